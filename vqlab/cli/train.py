@@ -1,0 +1,69 @@
+"""`vqlab train` and `train.py`: the options of a training run."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from pathlib import Path
+from typing import Any
+
+from jsonargparse import ActionConfigFile, ArgumentParser, Namespace
+
+from vqlab.backbones import ConvConfig
+from vqlab.config import OptimConfig, RunConfig, TrainConfig
+from vqlab.errors import VqlabError
+from vqlab.quantizers import CODEBOOKS
+from vqlab.results import plot_run
+from vqlab.training import load_run_config, train
+
+DESCRIPTION = "Train an image tokenizer. Results go to runs/NAME: the tokenizer, tables, summary.json and plots."
+
+
+def add_train_arguments(parser: ArgumentParser) -> None:
+    """All options of a training run: the short ones first, everything else by dotted key, grouped."""
+    parser.add_argument("--config", action=ActionConfigFile, help="YAML file of options; later options win")
+    parser.add_argument("--resume", type=Path | None, default=None, help="go on with the run in this folder; takes no other option")
+    parser.add_class_arguments(TrainConfig, skip={"codebook", "conv", "optim", "run"}, fail_untyped=True)
+    parser.add_class_arguments(ConvConfig, "conv", help="conv backbone")
+    for kind in CODEBOOKS:
+        parser.add_class_arguments(CODEBOOKS[kind], kind, skip={"dim", "codebook_size"}, help=f"quantizer {kind}")
+    parser.add_class_arguments(OptimConfig, "optim", help="optimization")
+    parser.add_class_arguments(RunConfig, "run", help="run")
+
+
+def config_from_options(options: Namespace, defaults: Namespace) -> TrainConfig:
+    """The checked configuration; VqlabError where settings of a quantizer that is not chosen were changed."""
+    content: dict[str, Any] = options.as_dict()
+    for name in ("config", "resume"):
+        content.pop(name, None)
+    for kind in CODEBOOKS:
+        if kind == content["quantizer"]:
+            continue
+        default, given = defaults.as_dict()[kind], content.pop(kind)
+        for name, value in given.items():
+            if value != default[name]:
+                raise VqlabError(f"--{kind}.{name} is set, but the quantizer is {content['quantizer']}: it would have no effect")
+    return TrainConfig.from_dict(content)
+
+
+def run_train(options: Namespace, defaults: Namespace) -> None:
+    """Train as asked, draw the plots, and say where everything is."""
+    command = shlex.join(["python", *sys.argv])
+    if options.resume is not None:
+        given = options.clone()
+        given.resume = None
+        if _without_config(given) != _without_config(defaults):
+            raise VqlabError("--resume goes on exactly as the run was started: it takes no other option")
+        config = load_run_config(options.resume)
+        folder = train(config, resume=True, command=command)
+    else:
+        folder = train(config_from_options(options, defaults), command=command)
+    plots = plot_run(folder)
+    print(f"\ntokenizer  {folder / 'tokenizer'}\nfigures    {folder / 'metrics.csv'}, {folder / 'summary.json'}")
+    print(f"plots      {folder / 'plots'} ({', '.join(path.name for path in plots)})")
+
+
+def _without_config(options: Namespace) -> dict[str, Any]:
+    content = options.as_dict()
+    content.pop("config", None)
+    return content

@@ -1,0 +1,224 @@
+"""What a training run is told: plain dataclasses that refuse contradictions."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass, field
+from typing import Any
+
+from vqlab.backbones import BACKBONES, ConvConfig
+from vqlab.errors import VqlabError
+from vqlab.quantizers import CODEBOOKS, QUANTIZER_NAMES, TOPOLOGIES
+
+#: Dimension of the codes where none is asked for: what worked best for each kind at 8x8 tokens (docs/results.md).
+CODEBOOK_DIMS = {"ddcl": 16, "vqvae": 64, "none": 64}
+
+
+@dataclass(frozen=True)
+class OptimConfig:
+    """How parameters move.
+
+    Args:
+        epsilon: learning rate of the encoder over that of the prototypes; the theory asks for at most 0.1.
+        weight_decay: of encoder and decoder; codebooks have none.
+        warmup_steps: optimizer steps of linear warm-up before the cosine decay.
+        final_lr: learning rate at the end, as a share of lr.
+        gradient_clip: largest norm of the gradient, 0 for no limit.
+        accumulate: micro-batches per optimizer step.
+        hard_fraction: share of each batch that the decoder reads from argmax codes, without gradient into the encoder
+            (soft quantizers).
+        level_dropout: share of each batch that the decoder reads from a random prefix of the levels (stacks).
+    """
+
+    epsilon: float = 0.1
+    weight_decay: float = 0.0
+    warmup_steps: int = 200
+    final_lr: float = 0.01
+    gradient_clip: float = 1.0
+    accumulate: int = 1
+    hard_fraction: float = 0.25
+    level_dropout: float = 0.25
+
+    def __post_init__(self) -> None:
+        _require(self.epsilon > 0, f"optim.epsilon must be positive, got {self.epsilon}")
+        _require(self.weight_decay >= 0, f"optim.weight_decay must not be negative, got {self.weight_decay}")
+        _require(self.warmup_steps >= 0, f"optim.warmup_steps must not be negative, got {self.warmup_steps}")
+        _require(0 <= self.final_lr <= 1, f"optim.final_lr must lie in [0, 1], got {self.final_lr}")
+        _require(self.gradient_clip >= 0, f"optim.gradient_clip must not be negative, got {self.gradient_clip}")
+        _require(self.accumulate >= 1, f"optim.accumulate must be at least 1, got {self.accumulate}")
+        for name in ("hard_fraction", "level_dropout"):
+            value = getattr(self, name)
+            _require(0 <= value <= 1, f"optim.{name} must lie in [0, 1], got {value}")
+        _require(
+            self.hard_fraction + self.level_dropout <= 1,
+            "optim.hard_fraction and optim.level_dropout share one batch: their sum must not exceed 1",
+        )
+
+
+@dataclass(frozen=True)
+class RunConfig:
+    """Where a run lives and how it computes.
+
+    Args:
+        root: folder that holds the run folders.
+        data_root: folder that holds the data sets.
+        precision: "auto" (bf16 where the device is fast at it), "bf16" or "float32"; the quantizer always computes in float32.
+        device: "auto", or an accelerator name of Lightning ("cpu", "gpu", ...).
+        threads: CPU threads, 0 for all cores.
+        log_every: optimizer steps between rows of steps.csv.
+        eval_batch_size: images per evaluation batch.
+        usage_warning: warn when a level's training epoch uses a smaller share of its codes than this.
+        tensorboard: also write TensorBoard logs.
+        progress: show a progress bar.
+    """
+
+    root: str = "runs"
+    data_root: str = "data"
+    precision: str = "auto"
+    device: str = "auto"
+    threads: int = 0
+    log_every: int = 20
+    eval_batch_size: int = 500
+    usage_warning: float = 0.5
+    tensorboard: bool = True
+    progress: bool = True
+
+    def __post_init__(self) -> None:
+        _require(
+            self.precision in ("auto", "bf16", "float32"),
+            f"run.precision must be auto, bf16 or float32, got {self.precision!r}",
+        )
+        _require(self.log_every >= 1, f"run.log_every must be at least 1, got {self.log_every}")
+        _require(self.eval_batch_size >= 1, f"run.eval_batch_size must be at least 1, got {self.eval_batch_size}")
+        _require(self.threads >= 0, f"run.threads must not be negative, got {self.threads}")
+        _require(0 <= self.usage_warning <= 1, f"run.usage_warning must lie in [0, 1], got {self.usage_warning}")
+
+
+@dataclass(frozen=True)
+class TrainConfig:
+    """A training run.
+
+    Args:
+        quantizer: ddcl, vqvae, or none for the plain autoencoder.
+        encoder: backbone of encoder and decoder.
+        data: cifar10, or sample (1,000 CIFAR-10 images that come with the package).
+        codebook_size: codes per level; one number for all levels or a list with one for each. A cascade that is given one number has a
+            quarter of the codes from level to level.
+        levels: number of quantizer levels.
+        epochs: passes over the training split.
+        batch_size: images per optimizer step and process (times optim.accumulate).
+        lr: largest learning rate of encoder and decoder; prototypes have lr / optim.epsilon.
+        seed: of initialisation, data order and augmentation.
+        name: folder of the run under run.root; default: quantizer, codebook size and time.
+        topology: residual (each level quantizes what is left) or cascade (each level quantizes the centroids of the one before).
+        codebook_dim: dimension of the codes; default 16 for ddcl, 64 for vqvae and none.
+        normalize_latents: fix the scale of the latents, mean 0 and variance 1 per channel.
+        codebook: settings of the chosen quantizer, by their names in its class.
+    """
+
+    quantizer: str = "ddcl"
+    encoder: str = "conv"
+    data: str = "cifar10"
+    codebook_size: int | list[int] = 512
+    levels: int = 1
+    epochs: int = 10
+    batch_size: int = 128
+    lr: float = 1e-3
+    seed: int = 0
+    name: str | None = None
+    topology: str = "residual"
+    codebook_dim: int | None = None
+    normalize_latents: bool = True
+    codebook: dict[str, Any] = field(default_factory=dict)
+    conv: ConvConfig = field(default_factory=ConvConfig)
+    optim: OptimConfig = field(default_factory=OptimConfig)
+    run: RunConfig = field(default_factory=RunConfig)
+
+    def __post_init__(self) -> None:
+        _require(
+            self.quantizer in QUANTIZER_NAMES,
+            f"quantizer must be one of {', '.join(QUANTIZER_NAMES)}, got {self.quantizer!r}",
+        )
+        _require(self.encoder in list(BACKBONES), f"encoder must be one of {', '.join(BACKBONES)}, got {self.encoder!r}")
+        _require(self.topology in TOPOLOGIES, f"topology must be one of {', '.join(TOPOLOGIES)}, got {self.topology!r}")
+        for name in ("levels", "epochs", "batch_size"):
+            _require(getattr(self, name) >= 1, f"{name} must be at least 1, got {getattr(self, name)}")
+        _require(self.lr > 0, f"lr must be positive, got {self.lr}")
+        _require(self.seed >= 0, f"seed must not be negative, got {self.seed}")
+        _require(
+            self.codebook_dim is None or self.codebook_dim >= 1,
+            f"codebook_dim must be at least 1, got {self.codebook_dim}",
+        )
+        if isinstance(self.codebook_size, list):
+            _require(
+                len(self.codebook_size) == self.levels,
+                f"codebook_size lists {len(self.codebook_size)} levels, but levels is {self.levels}",
+            )
+        _require(
+            min(self.codebook_sizes, default=1) >= 1,
+            f"codebook_size must be at least 1 at every level, got {self.codebook_sizes}",
+        )
+        _require(self.quantizer != "none" or self.levels == 1, "quantizer none has no levels: leave levels at 1")
+        _require(self.quantizer != "none" or not self.codebook, "quantizer none has no codebook settings")
+
+    @property
+    def codebook_sizes(self) -> list[int]:
+        """Codes of each level; empty for quantizer none."""
+        if self.quantizer == "none":
+            return []
+        if isinstance(self.codebook_size, list):
+            return list(self.codebook_size)
+        step = 4 if self.topology == "cascade" else 1
+        return [max(1, self.codebook_size // step**level) for level in range(self.levels)]
+
+    @property
+    def latent_dim(self) -> int:
+        """Channels of encoder output, codes and decoder input."""
+        return self.codebook_dim if self.codebook_dim is not None else CODEBOOK_DIMS[self.quantizer]
+
+    def tokenizer_config(self) -> dict[str, Any]:
+        """The configuration of the tokenizer to train (`vqlab.Tokenizer`)."""
+        levels = [{"kind": self.quantizer, "codebook_size": size, **self.codebook} for size in self.codebook_sizes]
+        return {
+            "channels": 3,
+            "latent_dim": self.latent_dim,
+            "encoder": {"name": self.encoder, **self.conv.settings()},
+            "quantizer": {
+                "topology": self.topology,
+                "normalize": self.normalize_latents,
+                "codebook_dim": self.latent_dim,
+                "levels": levels,
+            },
+        }
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain types, with the quantizer's settings under its own name: what the configuration files look like."""
+        content = dataclasses.asdict(self)
+        codebook = content.pop("codebook")
+        if self.quantizer != "none":
+            content[self.quantizer] = codebook
+        return content
+
+    @classmethod
+    def from_dict(cls, content: dict[str, Any]) -> TrainConfig:
+        """The inverse of `to_dict`; VqlabError names an unknown key, or settings of a quantizer that is not the chosen one."""
+        content = dict(content)
+        chosen = content.get("quantizer", cls.quantizer)
+        for kind in CODEBOOKS:
+            settings = content.pop(kind, None)
+            if kind == chosen:
+                content["codebook"] = settings or {}
+            elif settings:
+                raise VqlabError(f"{kind}.{next(iter(settings))} is set, but quantizer is {chosen}: it would have no effect")
+        sections: dict[str, Any] = {"conv": ConvConfig, "optim": OptimConfig, "run": RunConfig}
+        try:
+            for name, section in sections.items():
+                content[name] = section(**content.get(name) or {})
+            return cls(**content)
+        except (TypeError, ValueError) as error:
+            raise VqlabError(f"configuration: {error}") from error
+
+
+def _require(condition: bool, message: str) -> None:
+    if not condition:
+        raise VqlabError(message)

@@ -1,0 +1,122 @@
+"""One pass over a data split: every figure of a tokenizer's quality, soft and hard, per level."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor, nn
+from torchmetrics import Metric
+
+from vqlab.metrics import CodebookUsage, ReconstructionMetrics, SoftUsage, WeightedMeans
+from vqlab.quantizers import Codebook, QuantizerOutput
+from vqlab.tokenizer import Tokenizer
+
+
+class LevelMetrics(nn.Module):
+    """Codebook use and loss parts of one level over a pass, weighted by tokens, summed over processes."""
+
+    def __init__(self, book: Codebook) -> None:
+        super().__init__()
+        self.usage = CodebookUsage(book.codebook_size)
+        self.soft_usage = SoftUsage(book.codebook_size) if book.is_soft else None
+        self.parts = WeightedMeans(book.part_names)
+
+    def update(self, out: QuantizerOutput, level: int) -> None:
+        """Add one batch's ids, mean assignment and loss parts of `level` (0-based)."""
+        indices = out.indices[..., level]
+        tokens, parts, mean_assignment = indices.numel(), out.parts[level], out.mean_assignment[level]
+        self.usage.update(indices)
+        if self.soft_usage is not None and mean_assignment is not None:
+            self.soft_usage.update(mean_assignment, parts["entropy"], tokens)
+        self.parts.update(parts, tokens)
+
+    def compute(self) -> dict[str, float]:
+        """Named figures: utilization, perplexity, soft_perplexity, assignment_perplexity and the means of all parts."""
+        usage = self.usage.compute()
+        figures = {"utilization": float(usage["utilization"]), "perplexity": float(usage["perplexity"])}
+        if self.soft_usage is not None:
+            figures |= {name: float(value) for name, value in self.soft_usage.compute().items()}
+        return figures | {name: float(value) for name, value in self.parts.compute().items()}
+
+    def metrics(self) -> Iterator[Metric]:
+        yield from (self.usage, self.parts)
+        if self.soft_usage is not None:
+            yield self.soft_usage
+
+    def reset(self) -> None:
+        for metric in self.metrics():
+            metric.reset()
+
+
+class LevelMetricsList(nn.ModuleList):
+    """One `LevelMetrics` for each level of the tokenizer's quantizer."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        super().__init__(LevelMetrics(book) for book in tokenizer.quantizer.codebooks)
+
+    def __iter__(self) -> Iterator[LevelMetrics]:  # type: ignore[override]
+        return super().__iter__()
+
+
+class Evaluation(nn.Module):
+    """Figures of a tokenizer on a split: call `update` for every batch, then `compute`.
+
+    Keys: hard/{mse,psnr,psnr_pooled,ssim} (ids -> image), soft/... and gap = soft - hard psnr where a soft output exists,
+    level{l}/... per level (1-based), prefix{l}/psnr for stacks (image from the ids of the first l levels).
+    A tokenizer without quantizer has only hard/..., its plain reconstruction.
+    """
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        super().__init__()
+        quantizer = tokenizer.quantizer
+        self.hard = ReconstructionMetrics()
+        self.soft = ReconstructionMetrics() if quantizer.is_soft else None
+        self.levels = LevelMetricsList(tokenizer)
+        prefixes = quantizer.num_levels - 1
+        self.prefixes = nn.ModuleList(ReconstructionMetrics() for _ in range(prefixes))
+
+    @torch.no_grad()
+    def update(self, tokenizer: Tokenizer, images: Tensor) -> None:
+        """Add a batch of images (b, c, h, w), float in [0, 1]; the tokenizer must be in `eval()` mode."""
+        if tokenizer.training:
+            raise ValueError("evaluate a tokenizer in eval() mode, so that measuring does not change it")
+        out = tokenizer(images)
+        if not len(self.levels):
+            self.hard.update(out.reconstruction, images)
+            return
+        ids = out.quantizer.indices
+        self.hard.update(self._decode(tokenizer, ids), images)
+        if self.soft is not None:
+            self.soft.update(out.reconstruction, images)
+        for i, level in enumerate(self.levels):
+            level.update(out.quantizer, i)
+        for i, prefix in enumerate(self.prefixes):
+            prefix.update(self._decode(tokenizer, ids[..., : i + 1]), images)  # type: ignore[operator]
+
+    @staticmethod
+    def _decode(tokenizer: Tokenizer, indices: Tensor) -> Tensor:
+        return tokenizer.decode(tokenizer.quantizer.decode_indices(indices))
+
+    def compute(self) -> dict[str, float]:
+        """All figures as plain floats (see the class)."""
+        figures = {f"hard/{name}": float(value) for name, value in self.hard.compute().items()}
+        if self.soft is not None:
+            figures |= {f"soft/{name}": float(value) for name, value in self.soft.compute().items()}
+            figures["gap"] = figures["soft/psnr"] - figures["hard/psnr"]
+        for i, level in enumerate(self.levels, 1):
+            figures |= {f"level{i}/{name}": value for name, value in level.compute().items()}
+        if len(self.prefixes):
+            for i, prefix in enumerate([*self.prefixes, self.hard], 1):
+                figures[f"prefix{i}/psnr"] = float(prefix.compute()["psnr"])
+        return figures
+
+    def counts(self) -> list[Tensor]:
+        """Code counts of each level, int64 (K,), over all processes."""
+        return [level.usage.compute()["counts"] for level in self.levels]
+
+    def reset(self) -> None:
+        """Forget everything: the next `update` starts a new pass."""
+        for module in (self.hard, self.soft, *self.levels, *self.prefixes):
+            if module is not None:
+                module.reset()

@@ -1,0 +1,153 @@
+"""Soft assignment without the n x k matrix: blocked, recomputed in backward, exact gradients for z, p and T.
+
+Expanding d_nk = ||z_n||^2 - 2 z_n.p_k + ||p_k||^2, the term ||z_n||^2 cancels in the softmax, so a DDCL layer is attention with
+
+    query_n = [z_n, 1]      key_k = [2 p_k / T, -||p_k||^2 / T]      value_k = [p_k, ||p_k||^2]
+
+and mu_n, E_q||p||^2 (hence V_n = E_q||p||^2 - ||mu_n||^2) are one weighted sum over the values. The blocked pass below returns,
+beside that sum, what a fused attention kernel does not: the log-partition (hence H(q_n)), the mean assignment over tokens, and the
+argmax.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from vqlab.assignment import SoftAssignment, check_temperature
+
+# A block of this many logits (1 MiB in float32) stays in a core's cache, which makes the element-wise passes several times faster.
+BLOCK_ELEMENTS = 1 << 18
+
+
+class AttentionSums(NamedTuple):
+    """Per token: `out` (n, dv) weighted sum of values, `lse` (n,) log-sum-exp of logits, `indices` (n,) argmax, `entropy` (n,) H(q_n)
+    without gradient; `total` (k,) = sum_n q_n."""
+
+    out: Tensor
+    lse: Tensor
+    indices: Tensor
+    total: Tensor
+    entropy: Tensor
+
+
+def _row_blocks(n: int, k: int, elements: int) -> list[slice]:
+    rows = max(1, min(n, elements // max(k, 1)))
+    return [slice(start, min(start + rows, n)) for start in range(0, n, rows)]
+
+
+def argmax_rows(s: Tensor, group: int = 32) -> Tensor:
+    """First argmax of each row, (n, k) -> (n,): the maximum of groups first, since `amax` is vectorised on CPUs and `argmax` is not."""
+    n, k = s.shape
+    if k % group or k <= group:
+        return s.argmax(-1)
+    groups = s.view(n, k // group, group)
+    best = groups.amax(-1).argmax(-1)
+    inside = groups[torch.arange(n, device=s.device), best].argmax(-1)
+    return best * group + inside
+
+
+class _SoftAttention(torch.autograd.Function):
+    """softmax(query key^T) value with log-sum-exp, argmax and column sums; recomputes each block of logits in backward."""
+
+    @staticmethod
+    def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor, block: int) -> tuple[Tensor, ...]:
+        n, k = query.shape[0], key.shape[0]
+        out = query.new_empty(n, value.shape[1])
+        lse = query.new_empty(n)
+        indices = torch.empty(n, dtype=torch.int64, device=query.device)
+        total = query.new_zeros(k)
+        entropy = query.new_empty(n)
+        for rows in _row_blocks(n, k, block):
+            s = query[rows] @ key.T
+            q = torch.softmax(s, -1)
+            torch.mm(q, value, out=out[rows])
+            indices[rows] = argmax_rows(s)
+            # The largest share is exp(top - lse), so the log-sum-exp needs no pass of its own.
+            top, above = s.amax(-1), -q.amax(-1).log()
+            lse[rows] = top + above
+            # H = lse - E_q[s], with the largest logit subtracted from both: at a low temperature they are large and nearly equal.
+            entropy[rows] = above - torch.linalg.vecdot(q, s.sub_(top[:, None]))
+            total.add_(q.sum(0))
+        ctx.save_for_backward(query, key, value)
+        ctx.block = block
+        ctx.mark_non_differentiable(indices, entropy)
+        return out, lse, indices, total, entropy
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, g_out: Tensor, g_lse: Tensor, _: Tensor, g_total: Tensor, __: Tensor) -> tuple[Tensor | None, ...]:
+        query, key, value = ctx.saved_tensors
+        g_query, g_key, g_value = torch.empty_like(query), torch.zeros_like(key), torch.zeros_like(value)
+        # A column sum is one more value per prototype, whose upstream gradient is 1 for every token.
+        values = torch.cat([value, g_total[:, None]], 1)
+        ones = g_out.new_ones(g_out.shape[0], 1)
+        g_outs = torch.cat([g_out, ones], 1)
+        for rows in _row_blocks(query.shape[0], key.shape[0], ctx.block):
+            q = torch.softmax(query[rows] @ key.T, -1)
+            g_value.addmm_(q.T, g_out[rows])
+            dq = g_outs[rows] @ values.T
+            # softmax backward: ds = q (dq - sum_k q dq); the log-sum-exp adds q g_lse. Where q is one-hot the difference is exactly 0 only
+            # if both come from the same products, and the keys multiply what is left by 1/T.
+            mean = torch.linalg.vecdot(q, dq)
+            ds = dq.sub_((mean - g_lse[rows])[:, None]).mul_(q)
+            torch.mm(ds, key, out=g_query[rows])
+            g_key.addmm_(ds.T, query[rows])
+        return g_query, g_key, g_value, None
+
+
+def soft_attention(query: Tensor, key: Tensor, value: Tensor, block: int = BLOCK_ELEMENTS) -> AttentionSums:
+    """softmax(query key^T) value and its by-products, never holding more than a block: (n, c), (k, c), (k, dv) -> AttentionSums."""
+    return AttentionSums(*_SoftAttention.apply(query, key, value, block))
+
+
+def soft_assign(z: Tensor, p: Tensor, temperature: Tensor | float, block: int = BLOCK_ELEMENTS) -> SoftAssignment:
+    """The DDCL layer in memory n + k: (n, d), (k, d) -> SoftAssignment, equal to `soft_assign_reference`.
+
+    Everything is computed in float32 (float64 if given float64), with mean(p) subtracted first: nothing changes in exact arithmetic and
+    cancellation under a common offset disappears. Raises ValueError for a temperature <= 0.
+    """
+    check_temperature(temperature)
+    dtype = torch.promote_types(z.dtype, torch.float32)
+    with torch.autocast(z.device.type, enabled=False):
+        z, p = z.to(dtype), p.to(dtype)
+        centre = p.detach().mean(0)
+        zc, pc = z - centre, p - centre
+        square = pc.square().sum(-1, keepdim=True)
+        query = torch.cat([zc, torch.ones_like(zc[:, :1])], 1)
+        key = torch.cat([2.0 * pc, -square], 1) / temperature
+        value = torch.cat([pc, square], 1)
+        sums = soft_attention(query, key, value, block)
+        mu, mean_square = sums.out[:, :-1], sums.out[:, -1]
+        variance = (mean_square - mu.square().sum(-1)).clamp_min(0.0)
+        mean_logit = (2.0 * (zc * mu).sum(-1) - mean_square) / temperature
+        # The gradient of lse - E[logit], at the value that was summed without cancellation.
+        entropy = sums.lse - mean_logit
+        entropy = entropy + (sums.entropy - entropy).detach()
+        return SoftAssignment(
+            centroid=mu + centre,
+            variance=variance,
+            residual=(zc - mu).square().sum(-1),
+            entropy=entropy,
+            log_partition=sums.lse - zc.square().sum(-1) / temperature,
+            mean_assignment=sums.total / max(z.shape[0], 1),
+            indices=sums.indices,
+        )
+
+
+@torch.no_grad()
+def nearest(z: Tensor, p: Tensor, block: int = BLOCK_ELEMENTS) -> Tensor:
+    """Index of the nearest prototype, argmin_k ||z_n - p_k||^2, in blocks: (n, d), (k, d) -> (n,) int64."""
+    dtype = torch.promote_types(z.dtype, torch.float32)
+    with torch.autocast(z.device.type, enabled=False):
+        z, p = z.to(dtype), p.to(dtype)
+        centre = p.mean(0)
+        zc, pc = z - centre, p - centre
+        half_square = 0.5 * pc.square().sum(-1)
+        indices = torch.empty(z.shape[0], dtype=torch.int64, device=z.device)
+        for rows in _row_blocks(z.shape[0], p.shape[0], block):
+            indices[rows] = argmax_rows(torch.addmm(half_square, zc[rows], pc.T, beta=-1.0))
+        return indices

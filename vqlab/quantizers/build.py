@@ -1,0 +1,59 @@
+"""From plain settings to quantizers: the only place that knows every kind by name."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+from vqlab.errors import VqlabError
+from vqlab.quantizers.base import Codebook
+from vqlab.quantizers.ddcl import DDCLCodebook
+from vqlab.quantizers.none import NoQuantizer
+from vqlab.quantizers.stack import Quantizer
+from vqlab.quantizers.vq import VQCodebook
+from vqlab.registry import Registry
+
+CODEBOOKS: Registry[type[Codebook]] = Registry("quantizer", {cls.kind: cls for cls in (DDCLCodebook, VQCodebook)})
+#: What `--quantizer` takes: every kind of codebook, and none at all.
+QUANTIZER_NAMES = (*CODEBOOKS, "none")
+
+
+def build_codebook(settings: Any, dim: int) -> Codebook:
+    """One level from {"kind", "codebook_size", ...}; VqlabError names a missing or unknown key or a value that is refused."""
+    if not isinstance(settings, dict):
+        raise VqlabError(f"a level of the quantizer must be a mapping of settings, got {settings!r}")
+    settings = dict(settings)
+    kind = settings.pop("kind", None)
+    cls = CODEBOOKS[str(kind)]
+    known = set(inspect.signature(cls).parameters) - {"dim"}
+    unknown = sorted(set(settings) - known)
+    if unknown:
+        raise VqlabError(f"unknown setting {unknown[0]!r} of quantizer {kind!r}: known are {', '.join(sorted(known))}")
+    if "codebook_size" not in settings:
+        raise VqlabError(f"a level of quantizer {kind!r} needs a codebook_size")
+    try:
+        return cls(dim, **settings)
+    except (ValueError, TypeError) as error:
+        raise VqlabError(f"quantizer {kind!r}: {error}") from error
+
+
+def build_quantizer(dim: int, settings: dict[str, Any]) -> Quantizer:
+    """A stack from `Quantizer.settings()`: {"topology", "normalize", "codebook_dim", "levels": [...]}; no levels give `NoQuantizer`."""
+    settings = dict(settings)
+    unknown = sorted(set(settings) - {"topology", "normalize", "codebook_dim", "levels"})
+    if unknown:
+        raise VqlabError(f"unknown setting {unknown[0]!r} of the quantizer stack")
+    try:
+        levels, codebook_dim = list(settings["levels"]), int(settings["codebook_dim"])
+    except (KeyError, TypeError, ValueError) as error:
+        raise VqlabError(f"the quantizer's settings lack a usable 'levels' or 'codebook_dim': {error}") from error
+    normalize = settings.get("normalize", True)
+    if not isinstance(normalize, bool):
+        raise VqlabError(f"the quantizer's 'normalize' must be true or false, got {normalize!r}")
+    if not levels:
+        return NoQuantizer(dim, normalize=normalize)
+    try:
+        books = [build_codebook(level, codebook_dim) for level in levels]
+        return Quantizer(dim, books, topology=str(settings.get("topology", "residual")), normalize=normalize)
+    except ValueError as error:
+        raise VqlabError(str(error)) from error

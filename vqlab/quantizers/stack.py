@@ -1,0 +1,202 @@
+"""A stack of codebooks on maps or sequences: the quantizer that tokenizers use, with one level or many.
+
+    residual   z --> [level 1] --q1--> (z - q1) --> [level 2] --q2--> ...      quantized = q1 + q2 + ...
+    cascade    z --> [level 1] --q1-----------> [level 2] --q2--> ...          quantized = the last q
+
+In a residual stack every level quantizes what the levels before it left, in a cascade level l+1 quantizes the (soft) centroids of
+level l with fewer codes, as in the hierarchical compression of DDCL-Attention (arXiv:2604.03850). The identity L_q = L_OLS + V and the
+condition T < T_c hold, and are reported, at each level separately.
+
+Ids always follow the hard chain: level l+1 sees what the *codes* of the levels before it left, since that is all a decoder will have.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from vqlab.quantizers.base import Codebook, LevelOutput, QuantizerOutput, check_finite
+from vqlab.quantizers.latents import LatentSpace
+
+TOPOLOGIES = ("residual", "cascade")
+
+
+class Quantizer(nn.Module):
+    """Levels of codebooks on feature maps (b, dim, h, w) or sequences (b, n, dim); the number of axes tells which, never the sizes.
+
+    dim: channels of the input.  levels: codebooks that share one dimension (`codebook_dim`).  topology: "residual" or "cascade".
+    normalize: fix the scale of the latents (`LatentNorm`).  Raises ValueError for contradictory levels or inputs of another layout.
+    """
+
+    def __init__(self, dim: int, levels: Sequence[Codebook], *, topology: str = "residual", normalize: bool = True) -> None:
+        super().__init__()
+        if topology not in TOPOLOGIES:
+            raise ValueError(f"topology must be one of {', '.join(TOPOLOGIES)}, got {topology!r}")
+        if not levels:
+            raise ValueError("a quantizer needs at least one level")
+        dims = {level.dim for level in levels}
+        if len(dims) > 1:
+            raise ValueError(f"all levels of a stack share one codebook_dim, got {sorted(dims)}")
+        sizes = [level.codebook_size for level in levels]
+        if topology == "cascade" and any(b > a for a, b in pairwise(sizes)):
+            raise ValueError(f"a cascade compresses: codebook sizes must not grow from level to level, got {sizes}")
+        self.dim, self.topology, self.normalize = dim, topology, normalize
+        self.codebook_dim = dims.pop()
+        self.space = LatentSpace(dim, self.codebook_dim, normalize)
+        self.levels = nn.ModuleList(levels)
+
+    # -- figures of the stack ---------------------------------------------------------------------------------------------------
+
+    @property
+    def codebooks(self) -> list[Codebook]:
+        return [level for level in self.levels if isinstance(level, Codebook)]
+
+    @property
+    def num_levels(self) -> int:
+        return len(self.levels)
+
+    @property
+    def codebook_sizes(self) -> list[int]:
+        return [level.codebook_size for level in self.codebooks]
+
+    @property
+    def bits_per_token(self) -> float:
+        """log2 of the codes that a decoder needs: the sum over levels of a residual stack, the last level of a cascade."""
+        sizes = self.codebook_sizes if self.topology == "residual" else self.codebook_sizes[-1:]
+        return sum(math.log2(size) for size in sizes)
+
+    @property
+    def is_soft(self) -> bool:
+        """Whether training decodes soft mixtures that differ from what ids decode to."""
+        return any(level.is_soft for level in self.codebooks)
+
+    # -- the three operations ---------------------------------------------------------------------------------------------------
+
+    def forward(self, x: Tensor) -> QuantizerOutput:
+        """Quantize with gradients: (b, dim, h, w) or (b, n, dim) -> QuantizerOutput, in float32 also under autocast."""
+        with torch.autocast(x.device.type, enabled=False):
+            z = self._enter(x)
+            outputs, total, rest, prefixes = [], torch.zeros_like(z), z, []
+            for level in self.codebooks:
+                out: LevelOutput = level(rest)
+                outputs.append(out)
+                if self.topology == "residual":
+                    total, rest = total + out.quantized, rest - out.quantized
+                else:
+                    total = rest = out.quantized
+                prefixes.append(total)
+            # One level: the soft pass has found the ids already.
+            indices = (
+                outputs[0].indices[:, None] if self.num_levels == 1 else self._hard_chain(z.detach(), self.num_levels, outputs[0].indices)
+            )
+            maps = [self._leave(prefix, x) for prefix in prefixes]
+            return QuantizerOutput(
+                quantized=maps[-1],
+                indices=self._as_grid(indices, x),
+                loss=torch.stack([out.loss for out in outputs]).sum(),
+                parts=tuple(out.parts for out in outputs),
+                mean_assignment=tuple(out.mean_assignment for out in outputs),
+                prefixes=tuple(maps),
+            )
+
+    @torch.no_grad()
+    def encode(self, x: Tensor, levels: int | None = None) -> Tensor:
+        """Ids only, no soft results: (b, dim, h, w) -> (b, h, w, levels), (b, n, dim) -> (b, n, levels), int64.
+
+        Raises ValueError unless 1 <= levels <= num_levels.
+        """
+        levels = self._check_levels(levels)
+        with torch.autocast(x.device.type, enabled=False):
+            return self._as_grid(self._hard_chain(self._enter(x, update=False), levels), x)
+
+    def decode_indices(self, indices: Tensor) -> Tensor:
+        """Ids of the first 1 .. num_levels levels to vectors: (b, h, w, levels) -> (b, dim, h, w), (b, n, levels) -> (b, n, dim).
+
+        Raises ValueError for an id outside 0..codebook_size-1 or a wrong number of levels.
+        """
+        if indices.dim() not in (3, 4):
+            raise ValueError(f"indices must be (b, h, w, levels) or (b, n, levels), got shape {tuple(indices.shape)}")
+        levels = self._check_levels(indices.shape[-1])
+        with torch.autocast(indices.device.type, enabled=False):
+            codes = [level.lookup(indices[..., i]) for i, level in enumerate(self.codebooks[:levels])]
+            out = self.space.leave(torch.stack(codes).sum(0) if self.topology == "residual" else codes[-1])
+        return out.movedim(-1, 1) if indices.dim() == 4 else out
+
+    # -- training ---------------------------------------------------------------------------------------------------------------
+
+    def after_step(self) -> None:
+        """Call once after every optimizer step: temperatures cool, moving averages move, dead codes revive."""
+        for level in self.codebooks:
+            level.after_step()
+
+    def prepare(self, total_steps: int) -> None:
+        """Tell the schedules how many optimizer steps the training will take."""
+        for level in self.codebooks:
+            level.prepare(total_steps)
+
+    def freeze(self, frozen: bool = True) -> None:
+        """Keep all codebooks as they are; the encoder still gets its gradients."""
+        for level in self.codebooks:
+            level.freeze(frozen)
+
+    def codebook_parameters(self) -> list[nn.Parameter]:
+        return [p for level in self.codebooks for p in level.codebook_parameters()]
+
+    def settings(self) -> dict[str, Any]:
+        """What `build_quantizer` needs to make this stack again: plain JSON types."""
+        levels = [{"kind": level.kind, "codebook_size": level.codebook_size, **level.settings()} for level in self.codebooks]
+        return {"topology": self.topology, "normalize": self.normalize, "codebook_dim": self.codebook_dim, "levels": levels}
+
+    # -- inside -----------------------------------------------------------------------------------------------------------------
+
+    def _check_levels(self, levels: int | None) -> int:
+        if levels is None:
+            return self.num_levels
+        if not 1 <= levels <= self.num_levels:
+            raise ValueError(f"levels must lie in 1..{self.num_levels}, got {levels}")
+        return levels
+
+    def _enter(self, x: Tensor, update: bool = True) -> Tensor:
+        if x.dim() not in (3, 4):
+            raise ValueError(f"expected a map (b, {self.dim}, h, w) or a sequence (b, n, {self.dim}), got shape {tuple(x.shape)}")
+        channels = x.shape[1] if x.dim() == 4 else x.shape[2]
+        if channels != self.dim:
+            raise ValueError(f"expected {self.dim} channels on axis {1 if x.dim() == 4 else 2}, got shape {tuple(x.shape)}")
+        tokens = (x.movedim(1, -1) if x.dim() == 4 else x).reshape(-1, self.dim).float()  # (b h w, dim)
+        if self.training and update:
+            check_finite("input of the quantizer", tokens.detach())
+            if tokens.shape[0] == 0:
+                raise ValueError("a training batch needs at least one token")
+        if self.training and not update:
+            # Asking for ids must not move running statistics, also in the midst of training.
+            self.space.eval()
+            try:
+                return self.space.enter(tokens)
+            finally:
+                self.space.train()
+        return self.space.enter(tokens)
+
+    def _leave(self, tokens: Tensor, x: Tensor) -> Tensor:
+        out = self.space.leave(tokens)
+        if x.dim() == 3:
+            return out.view(x.shape[0], x.shape[1], self.dim)
+        return out.view(x.shape[0], *x.shape[2:], self.dim).movedim(-1, 1)  # channels_last, no copy
+
+    def _as_grid(self, indices: Tensor, x: Tensor) -> Tensor:
+        grid = x.shape[2:] if x.dim() == 4 else x.shape[1:2]
+        return indices.view(x.shape[0], *grid, indices.shape[-1])
+
+    @torch.no_grad()
+    def _hard_chain(self, z: Tensor, levels: int, first: Tensor | None = None) -> Tensor:
+        """Ids of the hard chain: (n, codebook_dim) -> (n, levels); `first` are level 1's ids when known already."""
+        ids, rest = [], z
+        for i, level in enumerate(self.codebooks[:levels]):
+            ids.append(first if first is not None and i == 0 else level.encode(rest))
+            code = nn.functional.embedding(ids[-1], level.codes)
+            rest = rest - code if self.topology == "residual" else code
+        return torch.stack(ids, -1)

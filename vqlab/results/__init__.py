@@ -1,0 +1,7 @@
+"""Figures and tables, made from what a run leaves in its folder."""
+
+from vqlab.results.compare import ComparisonPaths, compare_runs
+from vqlab.results.plots import plot_run
+from vqlab.results.run import Run
+
+__all__ = ["ComparisonPaths", "Run", "compare_runs", "plot_run"]

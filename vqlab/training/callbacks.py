@@ -1,0 +1,151 @@
+"""What happens at the end of an epoch, and what a checkpoint holds beside the weights."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+import lightning as L
+import torch
+from lightning.pytorch.callbacks import TQDMProgressBar
+from lightning.pytorch.plugins.io import TorchCheckpointIO
+from torch import Tensor
+
+from vqlab.errors import VqlabError
+from vqlab.storage import write_atomically
+from vqlab.training.module import TokenizerModule
+from vqlab.training.records import RunFolder
+
+
+class EpochRecorder(L.Callback):
+    """Collects one row per epoch and one per `log_every` steps, and writes the run folder after each epoch.
+
+    Its state is part of the checkpoint, so the tables of a resumed run have neither gaps nor repeated rows.
+    """
+
+    def __init__(self, folder: RunFolder, log_every: int, usage_warning: float, preview: Tensor) -> None:
+        self.folder, self.log_every, self.usage_warning, self.preview = folder, log_every, usage_warning, preview
+        self.epochs: list[dict[str, float]] = []
+        self.steps: list[dict[str, float]] = []
+        self.seconds = 0.0
+        self._started = 0.0
+        self._images = 0
+
+    # -- steps ------------------------------------------------------------------------------------------------------------------
+
+    def on_train_epoch_start(self, trainer: L.Trainer, module: L.LightningModule) -> None:
+        self._started, self._images = time.perf_counter(), 0
+
+    def on_train_batch_end(self, trainer: L.Trainer, module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
+        self._images += len(batch.images) * trainer.world_size
+        if batch_idx % self.log_every:
+            return
+        row = {"epoch": trainer.current_epoch + 1, "step": trainer.global_step, "lr": _lr(trainer)}
+        row |= {name: float(value) for name, value in module.latest.items()}
+        for i, (parts, book) in enumerate(zip(module.latest_parts, module.tokenizer.quantizer.codebooks, strict=True), 1):
+            row |= {f"level{i}/{name}": float(value) for name, value in (parts | book.diagnostics()).items()}
+        self.steps.append(row)
+
+    # -- epochs -----------------------------------------------------------------------------------------------------------------
+
+    def on_validation_start(self, trainer: L.Trainer, module: L.LightningModule) -> None:
+        self._train_seconds = time.perf_counter() - self._started
+
+    def on_train_epoch_end(self, trainer: L.Trainer, module: L.LightningModule) -> None:
+        assert isinstance(module, TokenizerModule)
+        row: dict[str, float] = {"epoch": trainer.current_epoch + 1, "step": trainer.global_step, "lr": _lr(trainer)}
+        row |= {f"train/{name}": value for name, value in module.train_figures().items()}
+        row["train/images_per_second"] = self._images / max(self._train_seconds, 1e-9)
+        row |= {f"test/{name}": value for name, value in module.evaluation.compute().items()}
+        module.reset_train_figures()
+        self.epochs.append(row)
+        self.seconds += time.perf_counter() - self._started
+        counts = module.evaluation.counts()
+        if trainer.is_global_zero:
+            self.folder.write_epoch(self.epochs, self.steps, counts, module.tokenizer, self.preview, self.seconds)
+            self._tell(row, module)
+        for logger in trainer.loggers:
+            logger.log_metrics({k: v for k, v in row.items() if k not in ("epoch", "step")}, step=trainer.global_step)
+
+    def _tell(self, row: dict[str, float], module: TokenizerModule) -> None:
+        text = f"epoch {int(row['epoch'])}: loss {row['train/loss']:.4f}, test PSNR {row['test/hard/psnr']:.2f} dB"
+        if "test/soft/psnr" in row:
+            text += f" (soft {row['test/soft/psnr']:.2f})"
+        for i, book in enumerate(module.tokenizer.quantizer.codebooks, 1):
+            used, k = row[f"test/level{i}/utilization"], book.codebook_size
+            text += f", level {i}: {used:.1%} of {k} codes used, perplexity {row[f'test/level{i}/perplexity']:.1f}"
+        print(text, flush=True)
+        for i in range(1, len(module.train_levels) + 1):
+            used, margin = row[f"train/level{i}/utilization"], row.get(f"train/level{i}/margin", float("inf"))
+            if used < self.usage_warning:
+                print(f"warning: level {i} used only {used:.1%} of its codes this epoch", flush=True)
+            if margin < 1:
+                print(
+                    f"warning: collapse margin T_c/T of level {i} is {margin:.2f} < 1: its prototypes may merge; "
+                    "lower ddcl.tau_start or ddcl.tau_end",
+                    flush=True,
+                )
+
+    # -- checkpoint -------------------------------------------------------------------------------------------------------------
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"epochs": self.epochs, "steps": self.steps, "seconds": self.seconds}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.epochs, self.steps, self.seconds = list(state["epochs"]), list(state["steps"]), float(state["seconds"])
+
+
+class RandomState(L.Callback):
+    """Saves and restores torch's global random state: k-means starts and revival draw from it."""
+
+    def __init__(self) -> None:
+        self._restored: Tensor | None = None
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"torch": torch.get_rng_state()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self._restored = state["torch"]
+
+    def on_train_start(self, trainer: L.Trainer, module: L.LightningModule) -> None:
+        if self._restored is not None:
+            torch.set_rng_state(self._restored.cpu())
+            self._restored = None
+
+
+class TrainingBar(TQDMProgressBar):
+    """A progress bar with the loss, and PSNR and utilization of the training batches since the epoch began."""
+
+    def get_metrics(self, trainer: L.Trainer, module: L.LightningModule) -> dict[str, Any]:
+        assert isinstance(module, TokenizerModule)
+        shown: dict[str, Any] = {}
+        if module.latest:
+            shown["loss"] = f"{float(module.latest['loss']):.4f}"
+            shown["psnr"] = f"{-10 * float(module.latest['reconstruction'].log10()):.2f}"
+        for i, level in enumerate(module.train_levels, 1):
+            counts = level.usage.counts
+            shown[f"used{i}"] = f"{float((counts > 0).double().mean()):.0%}"
+        return shown
+
+
+class SafeCheckpointIO(TorchCheckpointIO):
+    """Checkpoints that replace the previous one only when they are complete on disk, and that load nothing but plain types and tensors."""
+
+    def save_checkpoint(self, checkpoint: dict[str, Any], path: Any, storage_options: Any | None = None) -> None:
+        try:
+            write_atomically(Path(path), lambda temporary: torch.save(checkpoint, temporary))
+        except OSError as error:
+            raise VqlabError(f"cannot write checkpoint {path}: {error}; the previous one is intact") from error
+
+    def load_checkpoint(self, path: Any, map_location: Any = None, weights_only: bool | None = None) -> dict[str, Any]:
+        try:
+            return torch.load(path, map_location=map_location or "cpu", weights_only=True)
+        except FileNotFoundError as error:
+            raise VqlabError(f"there is no checkpoint {path}") from error
+        except Exception as error:  # a truncated or foreign file fails in many ways inside torch.load
+            raise VqlabError(f"cannot read checkpoint {path}: {type(error).__name__}: {str(error).splitlines()[0]}") from error
+
+
+def _lr(trainer: L.Trainer) -> float:
+    return float(trainer.optimizers[0].param_groups[0]["lr"])

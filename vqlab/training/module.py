@@ -1,0 +1,149 @@
+"""The Lightning module: one training step, one evaluation step, two learning rates."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import lightning as L
+import torch
+from torch import Tensor
+
+from vqlab.config import OptimConfig
+from vqlab.data import ImageBatch
+from vqlab.evaluation import Evaluation, LevelMetricsList
+from vqlab.quantizers import NonFiniteError, QuantizerOutput
+from vqlab.tokenizer import Tokenizer
+
+
+def warmup_cosine(step: int, total_steps: int, warmup_steps: int, final: float) -> float:
+    """Learning-rate factor: linear from 0 to 1 over the warm-up, then half a cosine from 1 to `final`."""
+    warmup = min(warmup_steps, total_steps // 2)
+    if step < warmup:
+        return (step + 1) / (warmup + 1)
+    progress = min(1.0, (step - warmup) / max(1, total_steps - warmup))
+    return final + (1 - final) * 0.5 * (1 + math.cos(math.pi * progress))
+
+
+class TokenizerModule(L.LightningModule):
+    """Trains a tokenizer on L = mse / pixel_variance + the quantizer's loss.
+
+    pixel_variance: variance of the training pixels on [0, 1]; dividing by it makes the quantizer's weights independent of the data's scale.
+    total_steps: optimizer steps of the whole training: length of the learning-rate and temperature schedules.
+    """
+
+    epoch_sums: Tensor
+
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        optim: OptimConfig,
+        *,
+        lr: float,
+        pixel_variance: float,
+        total_steps: int,
+        memory_format: torch.memory_format = torch.contiguous_format,
+    ) -> None:
+        super().__init__()
+        self.tokenizer = tokenizer.to(memory_format=memory_format)
+        self.optim, self.lr, self.total_steps = optim, lr, total_steps
+        self.pixel_variance, self.image_format = pixel_variance, memory_format
+        self.train_levels = LevelMetricsList(tokenizer)
+        for level in self.train_levels:  # part of a checkpoint: an epoch resumed in the middle counts all its batches
+            for metric in level.metrics():
+                metric.persistent(True)
+        self.evaluation = Evaluation(tokenizer)
+        #: Sums over the training epoch: squared error per pixel, loss, batches.
+        self.register_buffer("epoch_sums", torch.zeros(3, dtype=torch.float64))
+        #: Figures of the latest step, for the step log and the progress bar.
+        self.latest: dict[str, Tensor] = {}
+        self.latest_parts: tuple[dict[str, Tensor], ...] = ()
+        self.tokenizer.quantizer.prepare(total_steps)
+
+    # -- training ---------------------------------------------------------------------------------------------------------------
+
+    def training_step(self, batch: ImageBatch, batch_idx: int) -> Tensor:
+        images = self._unit(batch.images)
+        try:
+            out = self.tokenizer.quantizer(self.tokenizer._latents(images))
+        except NonFiniteError as error:
+            raise NonFiniteError(f"step {self.global_step}: {error}") from error
+        reconstruction = self.tokenizer.decode(self.decoder_input(out))
+        mse = (reconstruction - images).square().mean()
+        loss = mse / self.pixel_variance + out.loss
+        if not bool(torch.isfinite(loss.detach())):
+            raise NonFiniteError(
+                f"step {self.global_step}: the loss is {float(loss.detach())}; lower lr or look at the latest steps in steps.csv"
+            )
+        for i, level in enumerate(self.train_levels):
+            level.update(out, i)
+        self.latest = {"loss": loss.detach(), "reconstruction": mse.detach()}
+        self.latest_parts = out.parts
+        self.epoch_sums += torch.stack([mse.detach(), loss.detach(), loss.new_ones(())]).double()
+        return loss
+
+    def decoder_input(self, out: QuantizerOutput) -> Tensor:
+        """What the decoder learns from: soft output for most of the batch, argmax codes and prefixes of the levels for the rest.
+
+        The decoder so learns to read what ids decode to. Codes carry no gradient: nothing passes straight through the argmax.
+        """
+        quantizer, batch = self.tokenizer.quantizer, out.quantized.shape[0]
+        hard = round(self.optim.hard_fraction * batch) if quantizer.is_soft else 0
+        short = round(self.optim.level_dropout * batch) if quantizer.num_levels > 1 else 0
+        parts = []
+        if hard:
+            parts.append(quantizer.decode_indices(out.indices[:hard]).detach())
+        if short:
+            prefixes = torch.stack([prefix[hard : hard + short] for prefix in out.prefixes[:-1]])
+            chosen = torch.randint(prefixes.shape[0], (short,), device=prefixes.device)
+            parts.append(prefixes[chosen, torch.arange(short, device=prefixes.device)])
+        return torch.cat([*parts, out.quantized[hard + short :]]) if parts else out.quantized
+
+    def optimizer_step(self, *args: Any, **kwargs: Any) -> None:
+        super().optimizer_step(*args, **kwargs)
+        self.tokenizer.quantizer.after_step()
+
+    def configure_gradient_clipping(self, optimizer: Any, *args: Any, **kwargs: Any) -> None:
+        # Lightning refuses to clip for fused optimizers under mixed precision because of loss scaling; bfloat16 has none.
+        if self.optim.gradient_clip:
+            torch.nn.utils.clip_grad_norm_(self.tokenizer.parameters(), self.optim.gradient_clip, foreach=True)
+
+    def configure_optimizers(self) -> Any:
+        books = self.tokenizer.quantizer.codebook_parameters()
+        owned = {id(p) for p in books}
+        rest = [p for p in self.tokenizer.parameters() if p.requires_grad and id(p) not in owned]
+        groups = [{"params": rest, "lr": self.lr, "weight_decay": self.optim.weight_decay}]
+        if books:
+            groups.append({"params": books, "lr": self.lr / self.optim.epsilon, "weight_decay": 0.0})
+        optimizer = torch.optim.AdamW(groups, fused=True)
+        warmup, final = self.optim.warmup_steps, self.optim.final_lr
+        scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: warmup_cosine(step, self.total_steps, warmup, final))
+        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": scheduler, "interval": "step"}}
+
+    # -- evaluation -------------------------------------------------------------------------------------------------------------
+
+    def on_validation_epoch_start(self) -> None:
+        self.evaluation.reset()
+
+    def validation_step(self, batch: ImageBatch, batch_idx: int) -> None:
+        self.evaluation.update(self.tokenizer, self._unit(batch.images))
+
+    # -- figures ----------------------------------------------------------------------------------------------------------------
+
+    def train_figures(self) -> dict[str, float]:
+        """Figures of the training epoch so far: loss, reconstruction (mse on [0, 1]) and per level use, loss parts, diagnostics."""
+        mse, loss, batches = self.epoch_sums.tolist()
+        figures = {"loss": loss / max(batches, 1), "reconstruction": mse / max(batches, 1)}
+        for i, (level, book) in enumerate(zip(self.train_levels, self.tokenizer.quantizer.codebooks, strict=True), 1):
+            values = level.compute() | {name: float(value) for name, value in book.diagnostics().items()}
+            figures |= {f"level{i}/{name}": value for name, value in values.items()}
+        return figures
+
+    def reset_train_figures(self) -> None:
+        """Start the next epoch's figures from nothing."""
+        self.epoch_sums.zero_()
+        for level in self.train_levels:
+            level.reset()
+
+    def _unit(self, images: Tensor) -> Tensor:
+        return images.to(torch.float32, memory_format=self.image_format).div_(255.0)
