@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -40,11 +41,11 @@ class OptimConfig:
     level_dropout: float = 0.25
 
     def __post_init__(self) -> None:
-        _require(self.epsilon > 0, f"optim.epsilon must be positive, got {self.epsilon}")
-        _require(self.weight_decay >= 0, f"optim.weight_decay must not be negative, got {self.weight_decay}")
+        _require(0 < self.epsilon < math.inf, f"optim.epsilon must be positive and finite, got {self.epsilon}")
+        _require(0 <= self.weight_decay < math.inf, f"optim.weight_decay must be finite and not negative, got {self.weight_decay}")
         _require(self.warmup_steps >= 0, f"optim.warmup_steps must not be negative, got {self.warmup_steps}")
         _require(0 <= self.final_lr <= 1, f"optim.final_lr must lie in [0, 1], got {self.final_lr}")
-        _require(self.gradient_clip >= 0, f"optim.gradient_clip must not be negative, got {self.gradient_clip}")
+        _require(0 <= self.gradient_clip < math.inf, f"optim.gradient_clip must be finite and not negative, got {self.gradient_clip}")
         _require(self.accumulate >= 1, f"optim.accumulate must be at least 1, got {self.accumulate}")
         for name in ("hard_fraction", "level_dropout"):
             value = getattr(self, name)
@@ -143,7 +144,7 @@ class TrainConfig:
         _require(self.topology in TOPOLOGIES, f"topology must be one of {', '.join(TOPOLOGIES)}, got {self.topology!r}")
         for name in ("levels", "epochs", "batch_size"):
             _require(getattr(self, name) >= 1, f"{name} must be at least 1, got {getattr(self, name)}")
-        _require(self.lr > 0, f"lr must be positive, got {self.lr}")
+        _require(0 < self.lr < math.inf, f"lr must be positive and finite, got {self.lr}")
         _require(self.seed >= 0, f"seed must not be negative, got {self.seed}")
         _require(
             self.codebook_dim is None or self.codebook_dim >= 1,

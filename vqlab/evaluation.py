@@ -55,8 +55,8 @@ class LevelMetricsList(nn.ModuleList):
     def __init__(self, tokenizer: Tokenizer) -> None:
         super().__init__(LevelMetrics(book) for book in tokenizer.quantizer.codebooks)
 
-    def __iter__(self) -> Iterator[LevelMetrics]:  # type: ignore[override]
-        return super().__iter__()
+    def __iter__(self) -> Iterator[LevelMetrics]:
+        return (level for level in self._modules.values() if isinstance(level, LevelMetrics))
 
 
 class Evaluation(nn.Module):

@@ -41,8 +41,12 @@ class Tokenizer(nn.Module):
         unknown = sorted(set(config) - {"channels", "latent_dim", "encoder", "quantizer"})
         if unknown:
             raise VqlabError(f"unknown key {unknown[0]!r} in the tokenizer's configuration")
+        for name in ("channels", "latent_dim"):
+            value = config.get(name)
+            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+                raise VqlabError(f"the tokenizer's {name!r} must be an integer of at least 1, got {value!r}")
+        self.channels, dim = config["channels"], config["latent_dim"]
         try:
-            self.channels, dim = int(config["channels"]), int(config["latent_dim"])
             encoder, quantizer = dict(config["encoder"]), dict(config["quantizer"])
             name = str(encoder.pop("name"))
         except (KeyError, TypeError, ValueError) as error:
@@ -128,7 +132,8 @@ class Tokenizer(nn.Module):
         Raises VqlabError naming the file or the field that is missing, damaged or does not fit; nothing is half-loaded.
         """
         config, state = read_tokenizer(Path(folder))
-        tokenizer = cls(config)
+        with torch.random.fork_rng(devices=[]):  # weights that are replaced at once must not cost the caller random numbers
+            tokenizer = cls(config)
         own = tokenizer.state_dict()
         for name in sorted(own.keys() | state.keys()):
             if name not in state:

@@ -1,4 +1,4 @@
-"""`vqlab evaluate`: the figures of a saved tokenizer on a test split."""
+"""`vqlab evaluate` and `vqlab release`: the figures of a saved tokenizer on a test split."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from tqdm import tqdm
 from vqlab.data import DATA_SETS, BatchLoader, load_images
 from vqlab.evaluation import Evaluation
 from vqlab.images import as_unit_images
+from vqlab.results import Run, release
 from vqlab.tokenizer import Tokenizer
 from vqlab.training.runtime import choose_runtime, tune_process
 
@@ -42,6 +43,22 @@ def evaluate(folder: Path, data: str, data_root: Path, batch_size: int, precisio
         with torch.autocast(device.type, torch.bfloat16, enabled=runtime.bf16):
             evaluation.update(tokenizer, images)
     return evaluation.compute()
+
+
+def add_release_arguments(parser: ArgumentParser) -> None:
+    """Options of `vqlab release`."""
+    parser.add_argument("run_folder", type=Path, help="run folder")
+    parser.add_argument("out", type=Path, help="folder of the released tokenizer, for example checkpoints/NAME")
+    parser.add_argument("--data", type=str, default="cifar10", help=f"data set to measure on: {', '.join(DATA_SETS)}")
+    parser.add_argument("--data_root", type=Path, default=Path("data"), help="folder that holds the data sets")
+
+
+def run_release(options: Namespace) -> None:
+    """Measure the run's tokenizer and write it with its card."""
+    tune_process()
+    run = Run.load(options.run_folder)
+    figures = evaluate(options.run_folder / "tokenizer", options.data, options.data_root, 500)
+    print(release(run, options.out, figures, options.data))
 
 
 def run_evaluate(options: Namespace) -> None:

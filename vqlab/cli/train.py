@@ -15,6 +15,7 @@ from vqlab.errors import VqlabError
 from vqlab.quantizers import CODEBOOKS
 from vqlab.results import plot_run
 from vqlab.training import load_run_config, train
+from vqlab.training.runtime import world
 
 DESCRIPTION = "Train an image tokenizer. Results go to runs/NAME: the tokenizer, tables, summary.json and plots."
 
@@ -46,24 +47,19 @@ def config_from_options(options: Namespace, defaults: Namespace) -> TrainConfig:
     return TrainConfig.from_dict(content)
 
 
-def run_train(options: Namespace, defaults: Namespace) -> None:
-    """Train as asked, draw the plots, and say where everything is."""
+def run_train(options: Namespace, given: Namespace, defaults: Namespace) -> None:
+    """Train as asked, draw the plots, and say where everything is. given: the options that the user has set, in files or by hand."""
     command = shlex.join(["python", *sys.argv])
     if options.resume is not None:
-        given = options.clone()
-        given.resume = None
-        if _without_config(given) != _without_config(defaults):
-            raise VqlabError("--resume goes on exactly as the run was started: it takes no other option")
+        others = [name for name in given.as_dict() if name != "resume"]
+        if others:
+            raise VqlabError(f"--resume goes on exactly as the run was started: it takes no other option, such as --{others[0]}")
         config = load_run_config(options.resume)
         folder = train(config, resume=True, command=command)
     else:
         folder = train(config_from_options(options, defaults), command=command)
+    if world().rank > 0:
+        return
     plots = plot_run(folder)
     print(f"\ntokenizer  {folder / 'tokenizer'}\nfigures    {folder / 'metrics.csv'}, {folder / 'summary.json'}")
     print(f"plots      {folder / 'plots'} ({', '.join(path.name for path in plots)})")
-
-
-def _without_config(options: Namespace) -> dict[str, Any]:
-    content = options.as_dict()
-    content.pop("config", None)
-    return content

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import operator
 from typing import Any
 
 from vqlab.errors import VqlabError
@@ -44,7 +45,7 @@ def build_quantizer(dim: int, settings: dict[str, Any]) -> Quantizer:
     if unknown:
         raise VqlabError(f"unknown setting {unknown[0]!r} of the quantizer stack")
     try:
-        levels, codebook_dim = list(settings["levels"]), int(settings["codebook_dim"])
+        levels, codebook_dim = list(settings["levels"]), operator.index(settings["codebook_dim"])
     except (KeyError, TypeError, ValueError) as error:
         raise VqlabError(f"the quantizer's settings lack a usable 'levels' or 'codebook_dim': {error}") from error
     normalize = settings.get("normalize", True)

@@ -9,10 +9,10 @@ from torch.distributed.nn.functional import all_reduce
 
 
 class LatentNorm(nn.Module):
-    """Each channel to mean 0 and variance 1 over the batch's tokens (all processes), by running statistics in `eval()`: (n, d) -> (n, d).
+    """Each channel to mean 0, variance 1 over the batch's tokens (all processes), by running ones in `eval()`: (n, d) -> (n, d).
 
-    A loss that grows with the distance to the prototypes rewards an encoder that shrinks its outputs; with the scale fixed, shrinking has no
-    effect and the temperature keeps its meaning. Gradients pass through the batch statistics.
+    A loss that grows with the distance to the prototypes rewards an encoder that shrinks its outputs; with the scale fixed, shrinking
+    has no effect and the temperature keeps its meaning. Gradients pass through the batch statistics.
     """
 
     mean: Tensor

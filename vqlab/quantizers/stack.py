@@ -82,13 +82,19 @@ class Quantizer(nn.Module):
         with torch.autocast(x.device.type, enabled=False):
             z = self._enter(x)
             outputs, total, rest, prefixes = [], torch.zeros_like(z), z, []
+            straight_through = False
             for level in self.codebooks:
-                out: LevelOutput = level(rest)
+                # After a hard level the sum passes the decoder's gradient on whole; a soft level's would come on top of it.
+                out: LevelOutput = level(rest.detach() if straight_through and level.is_soft and self.topology == "residual" else rest)
                 outputs.append(out)
-                if self.topology == "residual":
+                if self.topology == "cascade":
+                    total = rest = out.quantized
+                elif level.is_soft:
                     total, rest = total + out.quantized, rest - out.quantized
                 else:
-                    total = rest = out.quantized
+                    # Straight through the sum so far; the code itself is a constant, so that later commitments reach the encoder.
+                    straight_through = True
+                    total, rest = z + (total + out.quantized - z).detach(), rest - out.quantized.detach()
                 prefixes.append(total)
             # One level: the soft pass has found the ids already.
             indices = (

@@ -1,19 +1,17 @@
-"""What happens at the end of an epoch, and what a checkpoint holds beside the weights."""
+"""What happens at steps and epochs: the rows of the tables, the run folder, the progress bar."""
 
 from __future__ import annotations
 
 import time
-from pathlib import Path
 from typing import Any
 
 import lightning as L
-import torch
 from lightning.pytorch.callbacks import TQDMProgressBar
-from lightning.pytorch.plugins.io import TorchCheckpointIO
+from safetensors import SafetensorError
 from torch import Tensor
 
 from vqlab.errors import VqlabError
-from vqlab.storage import write_atomically
+from vqlab.training.checkpoint import ends_step
 from vqlab.training.module import TokenizerModule
 from vqlab.training.records import RunFolder
 
@@ -29,17 +27,22 @@ class EpochRecorder(L.Callback):
         self.epochs: list[dict[str, float]] = []
         self.steps: list[dict[str, float]] = []
         self.seconds = 0.0
-        self._started = 0.0
+        self._since = self._epoch_started = self._trained = time.perf_counter()
         self._images = 0
 
     # -- steps ------------------------------------------------------------------------------------------------------------------
 
+    def on_train_start(self, trainer: L.Trainer, module: L.LightningModule) -> None:
+        # An epoch that is resumed in its middle has no start of its own.
+        self._since = self._epoch_started = time.perf_counter()
+        self._images = 0
+
     def on_train_epoch_start(self, trainer: L.Trainer, module: L.LightningModule) -> None:
-        self._started, self._images = time.perf_counter(), 0
+        self._epoch_started, self._images = time.perf_counter(), 0
 
     def on_train_batch_end(self, trainer: L.Trainer, module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
         self._images += len(batch.images) * trainer.world_size
-        if batch_idx % self.log_every:
+        if not ends_step(trainer, batch_idx) or (trainer.global_step - 1) % self.log_every:
             return
         row = {"epoch": trainer.current_epoch + 1, "step": trainer.global_step, "lr": _lr(trainer)}
         row |= {name: float(value) for name, value in module.latest.items()}
@@ -50,20 +53,23 @@ class EpochRecorder(L.Callback):
     # -- epochs -----------------------------------------------------------------------------------------------------------------
 
     def on_validation_start(self, trainer: L.Trainer, module: L.LightningModule) -> None:
-        self._train_seconds = time.perf_counter() - self._started
+        self._trained = time.perf_counter()
 
     def on_train_epoch_end(self, trainer: L.Trainer, module: L.LightningModule) -> None:
         assert isinstance(module, TokenizerModule)
         row: dict[str, float] = {"epoch": trainer.current_epoch + 1, "step": trainer.global_step, "lr": _lr(trainer)}
         row |= {f"train/{name}": value for name, value in module.train_figures().items()}
-        row["train/images_per_second"] = self._images / max(self._train_seconds, 1e-9)
+        row["train/images_per_second"] = self._images / max(self._trained - self._epoch_started, 1e-9)
         row |= {f"test/{name}": value for name, value in module.evaluation.compute().items()}
         module.reset_train_figures()
         self.epochs.append(row)
-        self.seconds += time.perf_counter() - self._started
+        self._count_seconds()
         counts = module.evaluation.counts()
         if trainer.is_global_zero:
-            self.folder.write_epoch(self.epochs, self.steps, counts, module.tokenizer, self.preview, self.seconds)
+            try:
+                self.folder.write_epoch(self.epochs, self.steps, counts, module.tokenizer, self.preview, self.seconds)
+            except (OSError, SafetensorError) as error:
+                raise VqlabError(f"cannot write to {self.folder.path}: {error}; the checkpoint of the epoch before is intact") from error
             self._tell(row, module)
         for logger in trainer.loggers:
             logger.log_metrics({k: v for k, v in row.items() if k not in ("epoch", "step")}, step=trainer.global_step)
@@ -89,29 +95,16 @@ class EpochRecorder(L.Callback):
 
     # -- checkpoint -------------------------------------------------------------------------------------------------------------
 
+    def _count_seconds(self) -> None:
+        now = time.perf_counter()
+        self.seconds, self._since = self.seconds + now - self._since, now
+
     def state_dict(self) -> dict[str, Any]:
+        self._count_seconds()
         return {"epochs": self.epochs, "steps": self.steps, "seconds": self.seconds}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.epochs, self.steps, self.seconds = list(state["epochs"]), list(state["steps"]), float(state["seconds"])
-
-
-class RandomState(L.Callback):
-    """Saves and restores torch's global random state: k-means starts and revival draw from it."""
-
-    def __init__(self) -> None:
-        self._restored: Tensor | None = None
-
-    def state_dict(self) -> dict[str, Any]:
-        return {"torch": torch.get_rng_state()}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        self._restored = state["torch"]
-
-    def on_train_start(self, trainer: L.Trainer, module: L.LightningModule) -> None:
-        if self._restored is not None:
-            torch.set_rng_state(self._restored.cpu())
-            self._restored = None
 
 
 class TrainingBar(TQDMProgressBar):
@@ -127,24 +120,6 @@ class TrainingBar(TQDMProgressBar):
             counts = level.usage.counts
             shown[f"used{i}"] = f"{float((counts > 0).double().mean()):.0%}"
         return shown
-
-
-class SafeCheckpointIO(TorchCheckpointIO):
-    """Checkpoints that replace the previous one only when they are complete on disk, and that load nothing but plain types and tensors."""
-
-    def save_checkpoint(self, checkpoint: dict[str, Any], path: Any, storage_options: Any | None = None) -> None:
-        try:
-            write_atomically(Path(path), lambda temporary: torch.save(checkpoint, temporary))
-        except OSError as error:
-            raise VqlabError(f"cannot write checkpoint {path}: {error}; the previous one is intact") from error
-
-    def load_checkpoint(self, path: Any, map_location: Any = None, weights_only: bool | None = None) -> dict[str, Any]:
-        try:
-            return torch.load(path, map_location=map_location or "cpu", weights_only=True)
-        except FileNotFoundError as error:
-            raise VqlabError(f"there is no checkpoint {path}") from error
-        except Exception as error:  # a truncated or foreign file fails in many ways inside torch.load
-            raise VqlabError(f"cannot read checkpoint {path}: {type(error).__name__}: {str(error).splitlines()[0]}") from error
 
 
 def _lr(trainer: L.Trainer) -> float:

@@ -12,6 +12,7 @@ from torch import Tensor
 from vqlab.config import OptimConfig
 from vqlab.data import ImageBatch
 from vqlab.evaluation import Evaluation, LevelMetricsList
+from vqlab.metrics import WeightedMeans
 from vqlab.quantizers import NonFiniteError, QuantizerOutput
 from vqlab.tokenizer import Tokenizer
 
@@ -32,8 +33,6 @@ class TokenizerModule(L.LightningModule):
     total_steps: optimizer steps of the whole training: length of the learning-rate and temperature schedules.
     """
 
-    epoch_sums: Tensor
-
     def __init__(
         self,
         tokenizer: Tokenizer,
@@ -49,12 +48,11 @@ class TokenizerModule(L.LightningModule):
         self.optim, self.lr, self.total_steps = optim, lr, total_steps
         self.pixel_variance, self.image_format = pixel_variance, memory_format
         self.train_levels = LevelMetricsList(tokenizer)
-        for level in self.train_levels:  # part of a checkpoint: an epoch resumed in the middle counts all its batches
-            for metric in level.metrics():
-                metric.persistent(True)
+        self.train_means = WeightedMeans(("loss", "reconstruction"))
+        # Part of a checkpoint: an epoch resumed in the middle counts all its batches.
+        for metric in (self.train_means, *(metric for level in self.train_levels for metric in level.metrics())):
+            metric.persistent(True)
         self.evaluation = Evaluation(tokenizer)
-        #: Sums over the training epoch: squared error per pixel, loss, batches.
-        self.register_buffer("epoch_sums", torch.zeros(3, dtype=torch.float64))
         #: Figures of the latest step, for the step log and the progress bar.
         self.latest: dict[str, Tensor] = {}
         self.latest_parts: tuple[dict[str, Tensor], ...] = ()
@@ -79,7 +77,7 @@ class TokenizerModule(L.LightningModule):
             level.update(out, i)
         self.latest = {"loss": loss.detach(), "reconstruction": mse.detach()}
         self.latest_parts = out.parts
-        self.epoch_sums += torch.stack([mse.detach(), loss.detach(), loss.new_ones(())]).double()
+        self.train_means.update(self.latest, 1)
         return loss
 
     def decoder_input(self, out: QuantizerOutput) -> Tensor:
@@ -95,7 +93,8 @@ class TokenizerModule(L.LightningModule):
             parts.append(quantizer.decode_indices(out.indices[:hard]).detach())
         if short:
             prefixes = torch.stack([prefix[hard : hard + short] for prefix in out.prefixes[:-1]])
-            chosen = torch.randint(prefixes.shape[0], (short,), device=prefixes.device)
+            # Drawn on the CPU, whose random state is part of the checkpoint.
+            chosen = torch.randint(prefixes.shape[0], (short,)).to(prefixes.device)
             parts.append(prefixes[chosen, torch.arange(short, device=prefixes.device)])
         return torch.cat([*parts, out.quantized[hard + short :]]) if parts else out.quantized
 
@@ -105,8 +104,10 @@ class TokenizerModule(L.LightningModule):
 
     def configure_gradient_clipping(self, optimizer: Any, *args: Any, **kwargs: Any) -> None:
         # Lightning refuses to clip for fused optimizers under mixed precision because of loss scaling; bfloat16 has none.
-        if self.optim.gradient_clip:
-            torch.nn.utils.clip_grad_norm_(self.tokenizer.parameters(), self.optim.gradient_clip, foreach=True)
+        limit = self.optim.gradient_clip or math.inf
+        norm = torch.nn.utils.clip_grad_norm_(self.tokenizer.parameters(), limit, foreach=True)
+        if not bool(torch.isfinite(norm)):  # a finite loss may have gradients that overflow; one such step would ruin every weight
+            raise NonFiniteError(f"step {self.global_step}: the norm of the gradient is {float(norm)}; the weights are unchanged")
 
     def configure_optimizers(self) -> Any:
         books = self.tokenizer.quantizer.codebook_parameters()
@@ -132,8 +133,7 @@ class TokenizerModule(L.LightningModule):
 
     def train_figures(self) -> dict[str, float]:
         """Figures of the training epoch so far: loss, reconstruction (mse on [0, 1]) and per level use, loss parts, diagnostics."""
-        mse, loss, batches = self.epoch_sums.tolist()
-        figures = {"loss": loss / max(batches, 1), "reconstruction": mse / max(batches, 1)}
+        figures = {name: float(value) for name, value in self.train_means.compute().items()}
         for i, (level, book) in enumerate(zip(self.train_levels, self.tokenizer.quantizer.codebooks, strict=True), 1):
             values = level.compute() | {name: float(value) for name, value in book.diagnostics().items()}
             figures |= {f"level{i}/{name}": value for name, value in values.items()}
@@ -141,7 +141,7 @@ class TokenizerModule(L.LightningModule):
 
     def reset_train_figures(self) -> None:
         """Start the next epoch's figures from nothing."""
-        self.epoch_sums.zero_()
+        self.train_means.reset()
         for level in self.train_levels:
             level.reset()
 

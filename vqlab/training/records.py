@@ -59,9 +59,11 @@ class RunFolder:
         write_arrays(self.path / "counts.npz", {f"level{i}": c.cpu().numpy() for i, c in enumerate(counts, 1)})
         write_arrays(self.path / "reconstructions.npz", reconstruction_arrays(tokenizer, preview))
         tokenizer.save_pretrained(self.tokenizer)
-        write_json(self.path / "summary.json", self._summary(epochs, tokenizer, seconds))
+        write_json(self.path / "summary.json", self._summary(epochs, steps, tokenizer, seconds))
 
-    def _summary(self, epochs: list[dict[str, float]], tokenizer: Tokenizer, seconds: float) -> dict[str, Any]:
+    def _summary(
+        self, epochs: list[dict[str, float]], steps: list[dict[str, float]], tokenizer: Tokenizer, seconds: float
+    ) -> dict[str, Any]:
         quantizer = tokenizer.quantizer
         tokens = (self.image_size // tokenizer.backbone.factor) ** 2
         return {
@@ -77,8 +79,15 @@ class RunFolder:
             "bits_per_image": tokens * quantizer.bits_per_token if quantizer.num_levels else None,
             "test": _test_figures(epochs[-1]),
             "first_epoch": _test_figures(epochs[0]),
+            "step_minimum": step_minima(steps),
             "command": self.command,
         }
+
+
+def step_minima(steps: list[dict[str, float]]) -> dict[str, float]:
+    """The smallest V and collapse margin of each level over all logged steps: what the theory says stays >= 0 and > 1."""
+    names = dict.fromkeys(name for row in steps for name in row if name.endswith(("/V", "/margin")))
+    return {name: min(row[name] for row in steps if name in row) for name in names}
 
 
 def _test_figures(row: dict[str, float]) -> dict[str, float | None]:

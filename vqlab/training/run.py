@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import math
-import os
 import shlex
 import sys
 import warnings
@@ -14,17 +13,18 @@ from pathlib import Path
 import lightning as L
 import torch
 import yaml
-from lightning.pytorch.callbacks import Callback, ModelCheckpoint
+from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.loggers import TensorBoardLogger
 
 from vqlab.config import TrainConfig
 from vqlab.data import BatchLoader, ImageData, load_images
 from vqlab.errors import VqlabError
 from vqlab.tokenizer import Tokenizer
-from vqlab.training.callbacks import EpochRecorder, RandomState, SafeCheckpointIO, TrainingBar
+from vqlab.training.callbacks import EpochRecorder, TrainingBar
+from vqlab.training.checkpoint import LastCheckpoint, RandomState, SafeCheckpointIO, StoppedEarly, check_checkpoint, stop_on_interrupt
 from vqlab.training.module import TokenizerModule
 from vqlab.training.records import RunFolder
-from vqlab.training.runtime import Runtime, choose_runtime, tune_process
+from vqlab.training.runtime import Runtime, World, choose_runtime, tune_process, world
 
 PREVIEW_IMAGES = 16
 
@@ -53,62 +53,57 @@ def build_module(config: TrainConfig, data: ImageData, runtime: Runtime, total_s
 def train(config: TrainConfig, *, resume: bool = False, command: str | None = None, max_steps: int = -1) -> Path:
     """Train as `config` says and return the run folder (weights, tables, summary; see docs).
 
-    resume: go on from the last checkpoint of the run `config.name`.  max_steps: stop early after so many optimizer steps.
-    Raises VqlabError if the run exists already and is not to be resumed, or the data cannot be had.
+    resume: go on from the last checkpoint of the run `config.name`.  max_steps: stop early, with a checkpoint, after so many optimizer
+    steps.
+    Raises VqlabError, before anything is written, if the run exists already and is not to be resumed, its checkpoint cannot be used, the
+    configuration contradicts itself or the data cannot be had. Raises KeyboardInterrupt, saying how to go on, after Ctrl-C.
     """
     tune_process(config.run.threads)
     _quiet_lightning()
-    runtime = choose_runtime(config.run.device, config.run.precision)
-    folder = _prepare_folder(config, resume, command)
+    runtime, processes = choose_runtime(config.run.device, config.run.precision), world()
+    folder = _run_folder(config, resume, command)
+    Tokenizer(config.tokenizer_config())  # a setting that is refused is refused before anything is downloaded
     data = load_images(config.data, config.run.data_root)
+    _check_sides(data, config)
     L.seed_everything(config.seed, workers=True, verbose=False)
-    world_size, rank = _world()
-    train_loader = BatchLoader(
-        data.train,
-        config.batch_size,
-        shuffle=True,
-        augment=True,
-        seed=config.seed,
-        drop_last=len(data.train) >= config.batch_size,
-        rank=rank,
-        world_size=world_size,
-    )
-    test_loader = BatchLoader(
-        data.test,
-        config.run.eval_batch_size,
-        shuffle=False,
-        augment=False,
-        seed=config.seed,
-        rank=rank,
-        world_size=world_size,
-    )
+    train_loader, test_loader = _loaders(config, data, processes)
     steps_per_epoch = math.ceil(len(train_loader) / config.optim.accumulate)
     module = build_module(config, data, runtime, steps_per_epoch * config.epochs)
+    if resume:
+        check_checkpoint(folder.checkpoint, module)
+    elif processes.rank == 0:
+        _create_folder(folder)
     recorder = EpochRecorder(folder, config.run.log_every, config.run.usage_warning, data.test.images[:PREVIEW_IMAGES])
-    trainer = L.Trainer(
-        accelerator=runtime.accelerator,
-        devices="auto" if world_size == 1 and runtime.accelerator != "cpu" else max(1, world_size),
-        precision=runtime.lightning_precision,  # type: ignore[arg-type]
-        max_epochs=config.epochs,
-        max_steps=max_steps,
-        accumulate_grad_batches=config.optim.accumulate,
-        callbacks=_callbacks(config, folder, recorder),
-        logger=TensorBoardLogger(folder.path, name="", version="tensorboard") if config.run.tensorboard else False,
-        plugins=[SafeCheckpointIO()],
-        num_sanity_val_steps=0,
-        use_distributed_sampler=False,
-        enable_progress_bar=config.run.progress,
-        enable_model_summary=False,
-        deterministic="warn" if runtime.accelerator == "cpu" else None,
-    )
-    print(
-        f"run {folder.path}: {config.quantizer}, {module.tokenizer.num_parameters:,} parameters, {len(data.train):,} training images, "
-        f"{trainer.accelerator.__class__.__name__.removesuffix('Accelerator').lower()}, {runtime.lightning_precision}",
-        flush=True,
-    )
-    trainer.fit(module, train_loader, test_loader, ckpt_path=str(folder.checkpoint) if resume else None)
-    if trainer.interrupted:
-        raise VqlabError(f"interrupted; go on with: python train.py --resume {folder.path}")
+    with stop_on_interrupt(enabled=processes.size == 1) as request:
+        trainer = L.Trainer(
+            accelerator=runtime.accelerator,
+            devices=processes.local_size,
+            num_nodes=processes.size // processes.local_size,
+            precision=runtime.lightning_precision,  # type: ignore[arg-type]
+            max_epochs=config.epochs,
+            accumulate_grad_batches=config.optim.accumulate,
+            callbacks=_callbacks(config, recorder, LastCheckpoint(folder.checkpoint, max_steps, request)),
+            logger=TensorBoardLogger(folder.path, name="", version="tensorboard") if config.run.tensorboard else False,
+            plugins=[SafeCheckpointIO()],
+            num_sanity_val_steps=0,
+            use_distributed_sampler=False,
+            enable_progress_bar=config.run.progress,
+            enable_model_summary=False,
+            deterministic="warn" if runtime.accelerator == "cpu" else None,
+        )
+        if processes.rank == 0:
+            print(
+                f"run {folder.path}: {config.quantizer}, {module.tokenizer.num_parameters:,} parameters, {len(data.train):,} training "
+                f"images, {trainer.accelerator.__class__.__name__.removesuffix('Accelerator').lower()}, {runtime.lightning_precision}",
+                flush=True,
+            )
+        try:
+            trainer.fit(module, train_loader, test_loader, ckpt_path=str(folder.checkpoint) if resume else None)
+        except StoppedEarly:
+            if request.asked:
+                raise KeyboardInterrupt(_how_to_go_on(folder)) from None
+        except SystemExit:  # what Lightning makes of an interrupt
+            raise KeyboardInterrupt(_how_to_go_on(folder)) from None
     return folder.path
 
 
@@ -126,43 +121,75 @@ def load_run_config(path: Path) -> TrainConfig:
     return TrainConfig.from_dict(content)
 
 
-def _prepare_folder(config: TrainConfig, resume: bool, command: str | None) -> RunFolder:
+def _run_folder(config: TrainConfig, resume: bool, command: str | None) -> RunFolder:
+    """The folder of the run, checked but not created yet."""
     name = config.name or f"{config.quantizer}-k{'-'.join(map(str, config.codebook_sizes)) or 0}-{datetime.now():%Y%m%d-%H%M%S}"
-    if Path(name).name != name or name in (".", ".."):
+    if Path(name).name != name or name in (".", "..") or "\0" in name:
         raise VqlabError(f"name is one folder under run.root, not a path: {name!r}")
     folder = RunFolder(Path(config.run.root) / name, config, command or shlex.join(["python", *sys.argv]))
-    if resume:
-        if not folder.checkpoint.is_file():
-            raise VqlabError(f"{folder.path} has no checkpoint to resume from ({folder.checkpoint} is missing)")
-        return folder
-    try:
-        folder.path.mkdir(parents=True, exist_ok=False)
-    except FileExistsError:
-        raise VqlabError(f"{folder.path} exists already: choose another --name, or go on with --resume {folder.path}") from None
-    except OSError as error:
-        raise VqlabError(f"cannot create {folder.path}: {error}") from error
-    folder.write_config()
+    if resume and not folder.checkpoint.is_file():
+        raise VqlabError(f"{folder.path} has no checkpoint to resume from ({folder.checkpoint} is missing)")
+    if not resume and world().rank == 0 and folder.path.exists():
+        raise VqlabError(_taken(folder))
     return folder
 
 
-def _callbacks(config: TrainConfig, folder: RunFolder, recorder: EpochRecorder) -> list[Callback]:
-    checkpoint = ModelCheckpoint(
-        folder.checkpoint.parent,
-        filename=folder.checkpoint.stem,
-        save_top_k=1,
-        monitor=None,
-        save_on_train_epoch_end=True,
-        enable_version_counter=False,
+def _create_folder(folder: RunFolder) -> None:
+    try:
+        folder.path.mkdir(parents=True, exist_ok=False)
+    except FileExistsError:
+        raise VqlabError(_taken(folder)) from None
+    except OSError as error:
+        raise VqlabError(f"cannot create {folder.path}: {error}") from error
+    folder.write_config()
+
+
+def _taken(folder: RunFolder) -> str:
+    return f"{folder.path} exists already: choose another --name, or go on with --resume {folder.path}"
+
+
+def _how_to_go_on(folder: RunFolder) -> str:
+    if not folder.checkpoint.is_file():
+        return "interrupted before the first checkpoint"
+    return f"interrupted; go on with: python train.py --resume {folder.path}"
+
+
+def _check_sides(data: ImageData, config: TrainConfig) -> None:
+    height, width = data.train.images.shape[-2:]
+    factor = config.conv.factor
+    if height % factor or width % factor:
+        raise VqlabError(f"images of {height}x{width} pixels do not divide into tokens of {factor}x{factor}: lower conv.downsamplings")
+
+
+def _loaders(config: TrainConfig, data: ImageData, processes: World) -> tuple[BatchLoader, BatchLoader]:
+    """Batches of the training split, shuffled and augmented, and of the test split, for this process."""
+    train_loader = BatchLoader(
+        data.train,
+        config.batch_size,
+        shuffle=True,
+        augment=True,
+        seed=config.seed,
+        drop_last=len(data.train) >= config.batch_size * processes.size,
+        rank=processes.rank,
+        world_size=processes.size,
     )
+    test_loader = BatchLoader(
+        data.test,
+        config.run.eval_batch_size,
+        shuffle=False,
+        augment=False,
+        seed=config.seed,
+        rank=processes.rank,
+        world_size=processes.size,
+    )
+    return train_loader, test_loader
+
+
+def _callbacks(config: TrainConfig, recorder: EpochRecorder, checkpoint: LastCheckpoint) -> list[Callback]:
     callbacks: list[Callback] = [recorder, RandomState(), checkpoint]
     if config.run.progress:
         callbacks.append(TrainingBar(refresh_rate=20))
     return callbacks
-
-
-def _world() -> tuple[int, int]:
-    """(world size, rank) as the launcher (torchrun, SLURM through it) has set them."""
-    return int(os.environ.get("WORLD_SIZE", "1")), int(os.environ.get("RANK", "0"))
 
 
 def _quiet_lightning() -> None:
@@ -171,4 +198,4 @@ def _quiet_lightning() -> None:
         logging.getLogger(name).setLevel(logging.WARNING)
     warnings.filterwarnings("ignore", message=".*does not have many workers.*")
     warnings.filterwarnings("ignore", message=".*The number of training batches.*")
-    warnings.filterwarnings("ignore", message=".*exists and is not empty.*")
+    warnings.filterwarnings("ignore", message=".*LeafSpec.*is deprecated.*")

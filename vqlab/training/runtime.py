@@ -11,6 +11,24 @@ import torch
 
 from vqlab.errors import VqlabError
 
+DEVICES = ("auto", "cpu", "gpu", "cuda", "mps")
+PRECISIONS = ("auto", "bf16", "float32")
+
+
+@dataclass(frozen=True)
+class World:
+    """size: processes of this training.  rank: number of this one.  local_size: processes on this machine."""
+
+    size: int = 1
+    rank: int = 0
+    local_size: int = 1
+
+
+def world() -> World:
+    """What the launcher (torchrun, or a cluster's through it) has set; one process without a launcher."""
+    size = int(os.environ.get("WORLD_SIZE", "1"))
+    return World(size, int(os.environ.get("RANK", "0")), int(os.environ.get("LOCAL_WORLD_SIZE", size)))
+
 
 @dataclass(frozen=True)
 class Runtime:
@@ -38,13 +56,19 @@ def cpu_is_fast_at_bf16() -> bool:
 def choose_runtime(device: str, precision: str) -> Runtime:
     """Resolve "auto": bf16 and channels_last go together where the device is fast at bf16, else float32.
 
-    Raises VqlabError for a device that is not there.
+    Raises VqlabError for an unknown device or precision, and for a device that is not there.
     """
+    if device not in DEVICES:
+        raise VqlabError(f"device must be one of {', '.join(DEVICES)}, got {device!r}")
+    if precision not in PRECISIONS:
+        raise VqlabError(f"precision must be one of {', '.join(PRECISIONS)}, got {precision!r}")
     cuda, mps = torch.cuda.is_available(), torch.backends.mps.is_available()
     if device == "auto":
         device = "gpu" if cuda else "mps" if mps else "cpu"
     if device in ("gpu", "cuda") and not cuda:
-        raise VqlabError("run.device is gpu, but no CUDA device can be seen")
+        raise VqlabError(f"device is {device}, but no CUDA device can be seen")
+    if device == "mps" and not mps:
+        raise VqlabError("device is mps, but there is none")
     fast = (cuda and torch.cuda.is_bf16_supported()) if device in ("gpu", "cuda") else device == "cpu" and cpu_is_fast_at_bf16()
     bf16 = fast if precision == "auto" else precision == "bf16"
     return Runtime(device, bf16, bf16)

@@ -1,0 +1,166 @@
+"""What holds for one level of every kind of codebook."""
+
+import copy
+import json
+
+import pytest
+import torch
+
+from vqlab.quantizers import CODEBOOKS, Codebook, build_codebook
+from vqlab.quantizers.base import NonFiniteError, check_finite, check_indices
+
+KINDS = pytest.mark.parametrize("kind", list(CODEBOOKS))
+VARIANTS = pytest.mark.parametrize(
+    "settings",
+    [*({"kind": kind} for kind in CODEBOOKS), {"kind": "vqvae", "update": "gradient"}, {"kind": "ddcl", "usage_weight": 0.0}],
+    ids=lambda s: "-".join(map(str, s.values())),
+)
+
+
+def book(kind: str, dim: int = 4, codebook_size: int = 8, **settings: object) -> Codebook:
+    return build_codebook({"kind": kind, "codebook_size": codebook_size, **settings}, dim)
+
+
+@VARIANTS
+@pytest.mark.parametrize(("n", "k", "d"), [(50, 8, 4), (1, 8, 4), (8, 64, 3), (50, 1, 4), (30, 5, 1)])
+def test_shapes_types_and_finite_figures(settings: dict, n: int, k: int, d: int) -> None:
+    level = build_codebook({**settings, "codebook_size": k}, d).train()
+    z = torch.randn(n, d, requires_grad=True)
+    for _ in range(3):
+        out = level(z)
+        out.loss.backward()
+        level.after_step()
+        assert out.quantized.shape == (n, d)
+        assert out.quantized.dtype == torch.float32
+        assert out.indices.shape == (n,)
+        assert out.indices.dtype == torch.int64
+        assert 0 <= int(out.indices.min()) <= int(out.indices.max()) < k
+        assert out.loss.shape == ()
+        assert all(v.shape == () and not v.requires_grad and torch.isfinite(v) for v in out.parts.values()), out.parts
+        assert (out.mean_assignment is not None) == level.is_soft
+        if out.mean_assignment is not None:
+            assert float(out.mean_assignment.sum()) == pytest.approx(1.0, abs=1e-5)
+    assert level.codes.shape == (k, d)
+    assert torch.isfinite(level.codes).all()
+    assert torch.isfinite(z.grad).all()
+
+
+@KINDS
+def test_names_of_the_parts(kind: str) -> None:
+    names = set(book(kind).train()(torch.randn(20, 4)).parts)
+    expected = {
+        "ddcl": {"L_q", "L_OLS", "V", "entropy", "free_energy", "usage_penalty", "tau", "temperature"},
+        "vqvae": {"distortion", "commitment", "revived"},
+    }
+    assert names >= expected.get(kind, set())
+
+
+@VARIANTS
+def test_indices_are_the_nearest_codes_and_equal_encodes(settings: dict) -> None:
+    level = build_codebook({**settings, "codebook_size": 32}, 4).train()
+    for training in (True, False):
+        level.train(training)
+        z = torch.randn(200, 4)
+        out = level(z)
+        distance = torch.cdist(z.double(), level.codes.detach().double())
+        assert torch.equal(out.indices, distance.argmin(-1))
+        assert torch.equal(level.encode(z), out.indices)
+
+
+@KINDS
+def test_lookup_refuses_what_is_no_index(kind: str) -> None:
+    level = book(kind)
+    for bad in (-1, 8, 10**9):
+        with pytest.raises(ValueError, match=r"indices must lie in 0\.\.7"):
+            level.lookup(torch.tensor([0, bad]))
+    for dtype in (torch.float32, torch.bool, torch.complex64):
+        with pytest.raises(ValueError, match="indices must be integers"):
+            level.lookup(torch.zeros(3, dtype=dtype))
+    for dtype in (torch.int64, torch.int32, torch.int16, torch.uint8):
+        assert torch.equal(level.lookup(torch.tensor([[7, 0]], dtype=dtype)), level.codes[[7, 0]][None])
+    assert level.lookup(torch.zeros(0, dtype=torch.int64)).shape == (0, 4)
+
+
+@KINDS
+def test_settings_rebuild_the_same_level(kind: str) -> None:
+    level = book(kind).train()
+    level(torch.randn(30, 4))
+    settings = json.loads(json.dumps({"kind": kind, "codebook_size": 8, **level.settings()}, allow_nan=False))
+    again = build_codebook(settings, 4)
+    again.load_state_dict(level.state_dict())
+    assert again.settings() == level.settings()
+    z = torch.randn(10, 4)
+    torch.testing.assert_close(level.eval()(z).loss, again.eval()(z).loss, rtol=0, atol=0)
+
+
+@KINDS
+def test_frozen_codebook_keeps_its_bytes_while_the_encoder_learns(kind: str) -> None:
+    level = book(kind).train()
+    level(torch.randn(60, 4))
+    level.after_step()
+    level.freeze()
+    before = level.codes.detach().clone()
+    z = torch.randn(60, 4, requires_grad=True)
+    optimizer = torch.optim.AdamW([z, *(p for p in level.parameters() if p.requires_grad)], lr=0.1, weight_decay=0.1)
+    start = z.detach().clone()
+    for _ in range(40):
+        optimizer.zero_grad()
+        level(z).loss.backward()
+        optimizer.step()
+        level.after_step()
+    assert before.numpy().tobytes() == level.codes.detach().numpy().tobytes()
+    assert not torch.equal(z.detach(), start)
+    level.freeze(False)
+    for _ in range(3):
+        out = level(z)
+        out.loss.backward()
+        for p in level.codebook_parameters():
+            p.data.sub_(0.1 * p.grad)
+        level.after_step()
+    assert before.numpy().tobytes() != level.codes.detach().numpy().tobytes()
+
+
+@KINDS
+def test_a_frozen_fresh_codebook_is_not_initialised_from_data(kind: str) -> None:
+    level = book(kind).train()
+    level.freeze()
+    before = level.codes.detach().clone()
+    level(torch.randn(60, 4) + 5)
+    assert torch.equal(level.codes.detach(), before)
+
+
+@KINDS
+def test_codebook_parameters_are_the_trained_codes(kind: str) -> None:
+    level = book(kind)
+    trained = {id(p) for p in level.parameters() if p.requires_grad}
+    assert {id(p) for p in level.codebook_parameters()} == trained
+
+
+@KINDS
+def test_deepcopy_is_independent(kind: str) -> None:
+    level = book(kind).train()
+    level(torch.randn(60, 4, requires_grad=True)).loss.backward()
+    copied = copy.deepcopy(level)
+    with torch.no_grad():
+        copied.codes.add_(1.0)
+    assert not torch.equal(copied.codes, level.codes)
+    copied.after_step()
+
+
+@KINDS
+@pytest.mark.parametrize(("dim", "codebook_size", "name"), [(0, 8, "dim"), (-1, 8, "dim"), (4, 0, "codebook_size"), (4, -5, "codebook_size")])
+def test_refused_sizes(kind: str, dim: int, codebook_size: int, name: str) -> None:
+    with pytest.raises(ValueError, match=f"{name} must be at least 1"):
+        CODEBOOKS[kind](dim, codebook_size)
+
+
+def test_check_finite_names_the_tensor() -> None:
+    check_finite("x", torch.zeros(3))
+    for bad in (float("nan"), float("inf"), -float("inf")):
+        with pytest.raises(NonFiniteError, match=r"latents: NaN or inf in a tensor of shape \(2, 2\)"):
+            check_finite("latents", torch.tensor([[0.0, bad], [1.0, 1.0]]))
+
+
+def test_check_indices_accepts_empty_and_full_range() -> None:
+    check_indices(torch.zeros(0, dtype=torch.int64), 4)
+    check_indices(torch.tensor([0, 3]), 4)

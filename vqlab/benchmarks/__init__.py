@@ -1,0 +1,1 @@
+"""Measurements of speed, side by side in one process."""

@@ -1,0 +1,152 @@
+"""Checkpoints: written whole or not at all, checked before anything is loaded, and left behind by every way to stop."""
+
+from __future__ import annotations
+
+import pickle
+import signal
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import lightning as L
+import torch
+from lightning.pytorch.callbacks import Checkpoint
+from lightning.pytorch.plugins.io import TorchCheckpointIO
+from torch import Tensor
+
+from vqlab.errors import VqlabError
+from vqlab.storage import write_atomically
+from vqlab.training.module import TokenizerModule
+
+#: What a checkpoint of a run holds at least.
+KEYS = ("state_dict", "optimizer_states", "lr_schedulers", "loops", "callbacks")
+
+
+class SafeCheckpointIO(TorchCheckpointIO):
+    """Checkpoints that replace the previous one only when they are complete on disk, and that load nothing but plain types and tensors."""
+
+    def save_checkpoint(self, checkpoint: dict[str, Any], path: Any, storage_options: Any | None = None) -> None:
+        try:
+            write_atomically(Path(path), lambda temporary: torch.save(checkpoint, temporary))
+        except (OSError, RuntimeError) as error:  # torch reports a full disk as RuntimeError
+            raise VqlabError(f"cannot write checkpoint {path}: {_first_line(error)}; the previous one is intact") from error
+
+    def load_checkpoint(self, path: Any, map_location: Any = None, weights_only: bool | None = None) -> dict[str, Any]:
+        try:
+            return torch.load(path, map_location=map_location or "cpu", weights_only=True)
+        except FileNotFoundError as error:
+            raise VqlabError(f"there is no checkpoint {path}") from error
+        except Exception as error:  # a truncated or foreign file fails in many ways inside torch.load
+            # torch's message explains how to load unsafe pickles, which is no help here.
+            reason = "it holds more than tensors and plain types" if isinstance(error, pickle.UnpicklingError) else _first_line(error)
+            raise VqlabError(f"cannot read checkpoint {path}: {type(error).__name__}: {reason}") from error
+
+
+def check_checkpoint(path: Path, module: TokenizerModule) -> None:
+    """VqlabError naming the file and the field unless `path` is a checkpoint that fits `module`; changes nothing."""
+    content = SafeCheckpointIO().load_checkpoint(path)
+    missing = [key for key in KEYS if not isinstance(content, dict) or key not in content]
+    if missing or not isinstance(content["state_dict"], dict):
+        raise VqlabError(f"{path} is not the checkpoint of a vqlab run: it lacks {', '.join(missing) or 'weights'}")
+    saved, own = content["state_dict"], module.state_dict()
+    for name in sorted(own.keys() | saved.keys()):
+        if name not in saved:
+            raise VqlabError(f"{path} lacks {name!r}, which the run's configuration asks for")
+        if name not in own:
+            raise VqlabError(f"{path} holds {name!r}, which the run's configuration does not know")
+        shapes = [tuple(x.shape) if isinstance(x, Tensor) else type(x).__name__ for x in (saved[name], own[name])]
+        if shapes[0] != shapes[1]:
+            raise VqlabError(f"{path}: {name!r} has shape {shapes[0]}, the run's configuration asks for {shapes[1]}")
+
+
+class RandomState(L.Callback):
+    """Saves and restores torch's global random state: k-means starts and prefixes of levels draw from it."""
+
+    def __init__(self) -> None:
+        self._restored: Tensor | None = None
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"torch": torch.get_rng_state()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self._restored = state["torch"]
+
+    def on_train_start(self, trainer: L.Trainer, module: L.LightningModule) -> None:
+        if self._restored is not None:
+            torch.set_rng_state(self._restored.cpu())
+            self._restored = None
+
+
+class StopRequest:
+    """Whether somebody has asked the training to stop at the end of the running step."""
+
+    def __init__(self) -> None:
+        self.asked = False
+
+
+@contextmanager
+def stop_on_interrupt(enabled: bool = True) -> Iterator[StopRequest]:
+    """The first Ctrl-C asks to stop after the running step, so that a checkpoint can be written there; the second one interrupts at once.
+
+    Does nothing where it is not `enabled`, or outside the main thread, which alone receives signals.
+    """
+    request = StopRequest()
+    if not enabled or threading.current_thread() is not threading.main_thread():
+        yield request
+        return
+    previous = signal.getsignal(signal.SIGINT)
+
+    def ask(number: int, frame: FrameType | None) -> None:
+        request.asked = True
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        print("\nstopping after this step; Ctrl-C again stops at once", file=sys.stderr, flush=True)
+
+    signal.signal(signal.SIGINT, ask)
+    try:
+        yield request
+    finally:
+        signal.signal(signal.SIGINT, previous)
+
+
+class StoppedEarly(Exception):
+    """The training has been left between two optimizer steps; a checkpoint of that moment exists."""
+
+
+class LastCheckpoint(Checkpoint):
+    """Keeps one checkpoint: of the end of the latest epoch, or of the step at which the training was stopped.
+
+    path: the file.  max_steps: stop after so many optimizer steps, -1 for no limit.  request: asks for a stop (see `stop_on_interrupt`).
+    Raises StoppedEarly out of `Trainer.fit` after a stop.
+    """
+
+    def __init__(self, path: Path, max_steps: int, request: StopRequest) -> None:
+        self.path, self.max_steps, self.request = path, max_steps, request
+
+    def _due(self, trainer: L.Trainer) -> bool:
+        return self.request.asked or 0 <= self.max_steps <= trainer.global_step
+
+    def on_train_batch_end(self, trainer: L.Trainer, module: L.LightningModule, outputs: Any, batch: Any, batch_idx: int) -> None:
+        # Gradients of a half accumulated step are not part of a checkpoint; a finished epoch is evaluated first.
+        if not trainer.is_last_batch and ends_step(trainer, batch_idx) and self._due(trainer):
+            trainer.save_checkpoint(self.path)
+            raise StoppedEarly
+
+    def on_train_epoch_end(self, trainer: L.Trainer, module: L.LightningModule) -> None:
+        trainer.save_checkpoint(self.path)
+
+    def on_train_epoch_start(self, trainer: L.Trainer, module: L.LightningModule) -> None:
+        if self._due(trainer):  # the checkpoint is that of the epoch before
+            raise StoppedEarly
+
+
+def ends_step(trainer: L.Trainer, batch_idx: int) -> bool:
+    """Whether an optimizer step was taken on this micro-batch."""
+    return trainer.is_last_batch or (batch_idx + 1) % trainer.accumulate_grad_batches == 0
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0]
