@@ -1,6 +1,8 @@
 """The identities of DDCL against loops in float64, written from the definitions."""
 
+import itertools
 import math
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -10,19 +12,24 @@ from vqlab import assignment
 from vqlab.assignment import SoftAssignment, boltzmann, soft_assign_reference, squared_distances
 from vqlab.fused import soft_assign
 
+Assign = Callable[..., SoftAssignment]
 BOTH = pytest.mark.parametrize("assign", [soft_assign_reference, soft_assign])
 
 
 def tokens(n: int = 13, k: int = 7, d: int = 5, seed: int = 0) -> tuple[Tensor, Tensor]:
     draw = torch.Generator().manual_seed(seed)
-    return torch.randn(n, d, generator=draw, dtype=torch.float64), torch.randn(k, d, generator=draw, dtype=torch.float64)
+    return torch.randn(n, d, generator=draw, dtype=torch.float64), torch.randn(
+        k, d, generator=draw, dtype=torch.float64
+    )
 
 
 def slow(z: Tensor, p: Tensor, temperature: float) -> dict[str, list]:
     """Everything by plain Python sums, from the definitions only."""
     n, (k, d) = len(z), p.shape
     zs, ps = z.tolist(), p.tolist()
-    rows = {name: [] for name in ("q", "mu", "v", "ols", "l_q", "entropy", "log_partition", "index", "mean_square")}
+    rows: dict[str, list] = {
+        name: [] for name in ("q", "mu", "v", "ols", "l_q", "entropy", "log_partition", "index", "mean_square")
+    }
     for i in range(n):
         distance = [sum((zs[i][c] - ps[j][c]) ** 2 for c in range(d)) for j in range(k)]
         least = min(distance)
@@ -44,9 +51,9 @@ def slow(z: Tensor, p: Tensor, temperature: float) -> dict[str, list]:
 
 @BOTH
 @pytest.mark.parametrize("temperature", [0.05, 0.7, 3.0, 50.0])
-def test_every_figure_equals_its_definition(assign, temperature: float) -> None:
+def test_every_figure_equals_its_definition(assign: Assign, temperature: float) -> None:
     z, p = tokens()
-    got: SoftAssignment = assign(z, p, temperature)
+    got = assign(z, p, temperature)
     want = slow(z, p, temperature)
     for name, value in (
         ("mu", got.centroid),
@@ -62,7 +69,7 @@ def test_every_figure_equals_its_definition(assign, temperature: float) -> None:
 
 
 @BOTH
-def test_expected_distortion_is_l_ols_plus_v(assign) -> None:
+def test_expected_distortion_is_l_ols_plus_v(assign: Assign) -> None:
     for seed, temperature in enumerate((0.01, 0.3, 2.0, 100.0)):
         z, p = tokens(n=31, k=9, d=4, seed=seed)
         got = assign(z, p, temperature)
@@ -72,7 +79,7 @@ def test_expected_distortion_is_l_ols_plus_v(assign) -> None:
 
 
 @BOTH
-def test_variance_from_the_second_moment(assign) -> None:
+def test_variance_from_the_second_moment(assign: Assign) -> None:
     z, p = tokens()
     got = assign(z, p, 0.8)
     mean_square = torch.tensor(slow(z, p, 0.8)["mean_square"], dtype=torch.float64)
@@ -80,7 +87,7 @@ def test_variance_from_the_second_moment(assign) -> None:
 
 
 @BOTH
-def test_entropy_from_the_log_partition(assign) -> None:
+def test_entropy_from_the_log_partition(assign: Assign) -> None:
     z, p = tokens()
     got = assign(z, p, 0.8)
     # H = log Z + E[d] / T
@@ -88,19 +95,21 @@ def test_entropy_from_the_log_partition(assign) -> None:
 
 
 @BOTH
-def test_jacobian_of_the_centroid_is_two_over_t_times_covariance(assign) -> None:
+def test_jacobian_of_the_centroid_is_two_over_t_times_covariance(assign: Assign) -> None:
     z, p = tokens(n=3)
     temperature = 0.6
     q = torch.tensor(slow(z, p, temperature)["q"], dtype=torch.float64)
     for i in range(3):
-        jacobian = torch.autograd.functional.jacobian(lambda x: assign(x, p, temperature).centroid[0], z[i : i + 1])[:, 0]
+        jacobian = torch.autograd.functional.jacobian(lambda x: assign(x, p, temperature).centroid[0], z[i : i + 1])[
+            :, 0
+        ]
         mean = q[i] @ p
         cov = torch.stack([q[i, j] * torch.outer(p[j] - mean, p[j] - mean) for j in range(len(p))]).sum(0)
         torch.testing.assert_close(jacobian, 2 / temperature * cov)
 
 
 @BOTH
-def test_free_energy_gradient_is_that_of_l_q_with_q_held_constant(assign) -> None:
+def test_free_energy_gradient_is_that_of_l_q_with_q_held_constant(assign: Assign) -> None:
     z, p = tokens()
     p.requires_grad_()
     (of_f,) = torch.autograd.grad(assignment.free_energy(assign(z, p, 0.4).log_partition, 0.4), p)
@@ -121,12 +130,12 @@ def test_free_energy_never_rises_under_small_gradient_steps() -> None:
         (gradient,) = torch.autograd.grad(free, p)
         values.append(free.item())
         p = (p - 0.1 * gradient).detach()
-    assert all(b <= a for a, b in zip(values, values[1:], strict=False))
+    assert all(b <= a for a, b in itertools.pairwise(values))
     assert values[-1] < values[0] - 0.1  # it did move
 
 
 @BOTH
-def test_cold_limit_is_the_nearest_prototype(assign) -> None:
+def test_cold_limit_is_the_nearest_prototype(assign: Assign) -> None:
     for dtype in (torch.float32, torch.float64):
         z, p = (x.to(dtype) for x in tokens(n=50, k=11))
         got = assign(z, p, 1e-6)
@@ -137,7 +146,7 @@ def test_cold_limit_is_the_nearest_prototype(assign) -> None:
 
 
 @BOTH
-def test_hot_limit_is_the_mean_prototype_and_the_variance_of_the_codebook(assign) -> None:
+def test_hot_limit_is_the_mean_prototype_and_the_variance_of_the_codebook(assign: Assign) -> None:
     for dtype, tolerance in ((torch.float32, 1e-5), (torch.float64, 1e-4)):
         z, p = (x.to(dtype) for x in tokens(n=50, k=11))
         got = assign(z, p, 1e6)
@@ -150,17 +159,19 @@ def test_hot_limit_is_the_mean_prototype_and_the_variance_of_the_codebook(assign
 
 
 @BOTH
-@pytest.mark.parametrize("temperature", [0, 0.0, -1.0, -1e-9, math.nan, math.inf, torch.tensor(0.0), torch.tensor(-2.0)])
-def test_refused_temperatures(assign, temperature) -> None:
+@pytest.mark.parametrize(
+    "temperature", [0, 0.0, -1.0, -1e-9, math.nan, math.inf, torch.tensor(0.0), torch.tensor(-2.0)]
+)
+def test_refused_temperatures(assign: Assign, temperature: object) -> None:
     with pytest.raises(ValueError, match="temperature must be a positive finite number"):
         assign(*tokens(), temperature)
 
 
-# -- collapse ---------------------------------------------------------------------------------------------------------------------
+# -- collapse ------------------------------------------------------------------------------------------------
 
 
 def spread_after_flow(factor: float, full_gradient: bool) -> float:
-    """Spread of 8 prototypes started 0.01 apart after gradient flow at T = factor lambda_max, over the spread at the start."""
+    """Spread of 8 prototypes started 0.01 apart after gradient flow at T = factor lambda_max, over the start's."""
     draw = torch.Generator().manual_seed(0)
     z = torch.randn(256, 3, generator=draw, dtype=torch.float64)
     z = z - z.mean(0)
@@ -206,7 +217,7 @@ def test_covariance_is_normalised_by_n() -> None:
     assert torch.equal(assignment.covariance(z[:1]), torch.zeros(5, 5, dtype=torch.float64))
 
 
-# -- use and separation -----------------------------------------------------------------------------------------------------------
+# -- use and separation --------------------------------------------------------------------------------------
 
 
 def test_entropy_and_usage_penalty() -> None:

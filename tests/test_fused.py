@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from vqlab.assignment import SoftAssignment, soft_assign_reference, squared_distances
-from vqlab.fused import argmax_rows, nearest, soft_assign
+from vqlab.fused import maximum_rows, nearest, soft_assign
 
 FIELDS = ("centroid", "variance", "residual", "entropy", "log_partition", "mean_assignment")
 
@@ -23,7 +23,11 @@ def draw(n: int, k: int, d: int, seed: int = 0, dtype: torch.dtype = torch.float
 def assert_same(got: SoftAssignment, want: SoftAssignment, rtol: float, atol: float) -> None:
     for name in FIELDS:
         torch.testing.assert_close(
-            getattr(got, name).double(), getattr(want, name).double(), rtol=rtol, atol=atol, msg=lambda m, name=name: f"{name}: {m}"
+            getattr(got, name).double(),
+            getattr(want, name).double(),
+            rtol=rtol,
+            atol=atol,
+            msg=lambda m, name=name: f"{name}: {m}",
         )
     assert torch.equal(got.indices, want.indices)
 
@@ -44,7 +48,9 @@ def test_equals_the_reference_for_any_block(block: int, n: int, k: int, d: int) 
     seed=st.integers(0, 99),
     log_temperature=st.floats(-3, 4),
 )
-def test_equals_the_reference_for_any_sizes(n: int, k: int, d: int, block: int, seed: int, log_temperature: float) -> None:
+def test_equals_the_reference_for_any_sizes(
+    n: int, k: int, d: int, block: int, seed: int, log_temperature: float
+) -> None:
     z, p = draw(n, k, d, seed, torch.float64)
     temperature = 10.0**log_temperature
     assert_same(soft_assign(z, p, temperature, block), soft_assign_reference(z, p, temperature), rtol=1e-7, atol=1e-8)
@@ -93,12 +99,14 @@ def test_float16_and_bfloat16_are_computed_in_float32() -> None:
     for dtype in (torch.float16, torch.bfloat16):
         got = soft_assign(z.to(dtype) * 100, p.to(dtype) * 100, 3.0)
         assert got.centroid.dtype == torch.float32
-        assert_same(got, soft_assign_reference(z.to(dtype).float() * 100, p.to(dtype).float() * 100, 3.0), rtol=1e-2, atol=30.0)
+        assert_same(
+            got, soft_assign_reference(z.to(dtype).float() * 100, p.to(dtype).float() * 100, 3.0), rtol=1e-2, atol=30.0
+        )
     with torch.autocast("cpu", dtype=torch.bfloat16):
         assert_same(soft_assign(z, p, 0.5), soft_assign_reference(z.double(), p.double(), 0.5), rtol=1e-5, atol=1e-5)
 
 
-# -- gradients --------------------------------------------------------------------------------------------------------------------
+# -- gradients -----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", [*FIELDS, "l_q", "l_ols", "v"])
@@ -114,9 +122,16 @@ def test_gradients_equal_the_references_for_all_outputs_together() -> None:
     z, p = draw(70, 33, 4, dtype=torch.float64)
     grads = []
     for assign in (lambda *x: soft_assign(*x, block=100), soft_assign_reference):
-        inputs = [z.clone().requires_grad_(), p.clone().requires_grad_(), torch.tensor(0.3, dtype=torch.float64, requires_grad=True)]
+        inputs = [
+            z.clone().requires_grad_(),
+            p.clone().requires_grad_(),
+            torch.tensor(0.3, dtype=torch.float64, requires_grad=True),
+        ]
         out = assign(*inputs)
-        scalar = sum((i + 1) * (getattr(out, name) * torch.cos(getattr(out, name).detach())).sum() for i, name in enumerate(FIELDS))
+        scalar = sum(
+            (i + 1) * (getattr(out, name) * torch.cos(getattr(out, name).detach())).sum()
+            for i, name in enumerate(FIELDS)
+        )
         grads.append(torch.autograd.grad(scalar, inputs))
     for mine, reference in zip(*grads, strict=True):
         torch.testing.assert_close(mine, reference)
@@ -137,7 +152,7 @@ def test_second_derivatives_are_refused_instead_of_wrong() -> None:
         first.sum().backward()
 
 
-# -- nearest and argmax -----------------------------------------------------------------------------------------------------------
+# -- nearest and argmax --------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("offset", [0.0, 100.0, 1e4])
@@ -171,15 +186,16 @@ def test_nearest_takes_the_first_of_equal_codes() -> None:
 
 
 @pytest.mark.parametrize("k", [1, 5, 32, 33, 64, 96, 1024])
-def test_argmax_rows_takes_the_first_of_ties(k: int) -> None:
+def test_maximum_of_rows_stands_first_among_ties(k: int) -> None:
     s = torch.randint(0, 3, (500, k), generator=torch.Generator().manual_seed(k)).float()
-    want = [row.index(max(row)) for row in s.tolist()]
-    assert argmax_rows(s).tolist() == want
-    assert argmax_rows(torch.full((3, k), -torch.inf)).tolist() == [0, 0, 0]
-    assert argmax_rows(s[:0]).shape == (0,)
+    value, index = maximum_rows(s)
+    assert value.tolist() == [max(row) for row in s.tolist()]
+    assert index.tolist() == [row.index(max(row)) for row in s.tolist()]
+    assert maximum_rows(torch.full((3, k), -torch.inf))[1].tolist() == [0, 0, 0]
+    assert maximum_rows(s[:0])[1].shape == (0,)
 
 
-# -- memory -----------------------------------------------------------------------------------------------------------------------
+# -- memory --------------------------------------------------------------------------------------------------
 
 MEMORY = """
 import resource, torch

@@ -13,7 +13,15 @@ from safetensors.torch import save_file
 
 from vqlab import storage
 from vqlab.errors import VqlabError
-from vqlab.storage import CONFIG_NAME, FORMAT_VERSION, WEIGHTS_NAME, read_tokenizer, write_atomically, write_json, write_tokenizer
+from vqlab.storage import (
+    CONFIG_NAME,
+    FORMAT_VERSION,
+    WEIGHTS_NAME,
+    read_tokenizer,
+    write_atomically,
+    write_json,
+    write_tokenizer,
+)
 
 STATE = {"a": torch.arange(6.0).view(2, 3), "flag": torch.tensor([True, False]), "step": torch.tensor(7)}
 CONFIG = {"channels": 3, "note": "ü"}
@@ -60,7 +68,7 @@ def test_values_json_does_not_know_are_refused(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-# -- atomic -----------------------------------------------------------------------------------------------------------------------
+# -- atomic --------------------------------------------------------------------------------------------------
 
 
 def test_a_failure_while_writing_leaves_the_old_file(tmp_path: Path) -> None:
@@ -78,7 +86,9 @@ def test_a_failure_while_writing_leaves_the_old_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("step", ["fsync", "replace"])
-def test_a_failure_before_the_move_leaves_the_old_file(step: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failure_before_the_move_leaves_the_old_file(
+    step: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = tmp_path / "file"
     path.write_bytes(b"old")
 
@@ -120,7 +130,7 @@ def test_an_interrupted_save_leaves_the_previous_tokenizer(folder: Path, monkeyp
     assert len(list(folder.iterdir())) == 2
 
 
-# -- damage -----------------------------------------------------------------------------------------------------------------------
+# -- damage --------------------------------------------------------------------------------------------------
 
 
 def test_missing_folder_and_files(folder: Path, tmp_path: Path) -> None:

@@ -11,9 +11,6 @@ from vqlab.backbones import BACKBONES, ConvConfig
 from vqlab.errors import VqlabError
 from vqlab.quantizers import CODEBOOKS, QUANTIZER_NAMES, TOPOLOGIES
 
-#: Dimension of the codes where none is asked for: what worked best for each kind at 8x8 tokens (docs/results.md).
-CODEBOOK_DIMS = {"ddcl": 16, "vqvae": 64, "none": 64}
-
 
 @dataclass(frozen=True)
 class OptimConfig:
@@ -112,7 +109,7 @@ class TrainConfig:
         seed: of initialisation, data order and augmentation.
         name: folder of the run under run.root; default: quantizer, codebook size and time.
         topology: residual (each level quantizes what is left) or cascade (each level quantizes the centroids of the one before).
-        codebook_dim: dimension of the codes; default 16 for ddcl, 64 for vqvae and none.
+        codebook_dim: dimension of the codes, the width of encoder output and decoder input.
         normalize_latents: fix the scale of the latents, mean 0 and variance 1 per channel.
         codebook: settings of the chosen quantizer, by their names in its class.
     """
@@ -128,7 +125,7 @@ class TrainConfig:
     seed: int = 0
     name: str | None = None
     topology: str = "residual"
-    codebook_dim: int | None = None
+    codebook_dim: int = 16
     normalize_latents: bool = True
     codebook: dict[str, Any] = field(default_factory=dict)
     conv: ConvConfig = field(default_factory=ConvConfig)
@@ -146,19 +143,15 @@ class TrainConfig:
             _require(getattr(self, name) >= 1, f"{name} must be at least 1, got {getattr(self, name)}")
         _require(0 < self.lr < math.inf, f"lr must be positive and finite, got {self.lr}")
         _require(self.seed >= 0, f"seed must not be negative, got {self.seed}")
-        _require(
-            self.codebook_dim is None or self.codebook_dim >= 1,
-            f"codebook_dim must be at least 1, got {self.codebook_dim}",
-        )
+        _require(self.codebook_dim >= 1, f"codebook_dim must be at least 1, got {self.codebook_dim}")
         if isinstance(self.codebook_size, list):
             _require(
                 len(self.codebook_size) == self.levels,
                 f"codebook_size lists {len(self.codebook_size)} levels, but levels is {self.levels}",
             )
-        _require(
-            min(self.codebook_sizes, default=1) >= 1,
-            f"codebook_size must be at least 1 at every level, got {self.codebook_sizes}",
-        )
+        sizes = self.codebook_size if isinstance(self.codebook_size, list) else [self.codebook_size]
+        _require(min(sizes) >= 1, f"codebook_size must be at least 1 at every level, got {self.codebook_size}")
+        _require(isinstance(self.codebook, dict), f"settings of the quantizer must be a mapping, got {self.codebook!r}")
         _require(self.quantizer != "none" or self.levels == 1, "quantizer none has no levels: leave levels at 1")
         _require(self.quantizer != "none" or not self.codebook, "quantizer none has no codebook settings")
 
@@ -172,22 +165,17 @@ class TrainConfig:
         step = 4 if self.topology == "cascade" else 1
         return [max(1, self.codebook_size // step**level) for level in range(self.levels)]
 
-    @property
-    def latent_dim(self) -> int:
-        """Channels of encoder output, codes and decoder input."""
-        return self.codebook_dim if self.codebook_dim is not None else CODEBOOK_DIMS[self.quantizer]
-
     def tokenizer_config(self) -> dict[str, Any]:
         """The configuration of the tokenizer to train (`vqlab.Tokenizer`)."""
         levels = [{"kind": self.quantizer, "codebook_size": size, **self.codebook} for size in self.codebook_sizes]
         return {
             "channels": 3,
-            "latent_dim": self.latent_dim,
+            "latent_dim": self.codebook_dim,
             "encoder": {"name": self.encoder, **self.conv.settings()},
             "quantizer": {
                 "topology": self.topology,
                 "normalize": self.normalize_latents,
-                "codebook_dim": self.latent_dim,
+                "codebook_dim": self.codebook_dim,
                 "levels": levels,
             },
         }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 import torch
@@ -35,9 +36,13 @@ class LevelMetrics(nn.Module):
         """Named figures: utilization, perplexity, soft_perplexity, assignment_perplexity and the means of all parts."""
         usage = self.usage.compute()
         figures = {"utilization": float(usage["utilization"]), "perplexity": float(usage["perplexity"])}
+        parts = {name: float(value) for name, value in self.parts.compute().items()}
         if self.soft_usage is not None:
-            figures |= {name: float(value) for name, value in self.soft_usage.compute().items()}
-        return figures | {name: float(value) for name, value in self.parts.compute().items()}
+            soft = {name: float(value) for name, value in self.soft_usage.compute().items()}
+            figures |= soft
+            if "usage_penalty" in parts:  # log K - H of the whole pass: a mean of batch values would depend on the batch size
+                parts["usage_penalty"] = math.log(self.usage.codebook_size) - math.log(soft["soft_perplexity"])
+        return figures | parts
 
     def metrics(self) -> Iterator[Metric]:
         yield from (self.usage, self.parts)

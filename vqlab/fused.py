@@ -39,15 +39,22 @@ def _row_blocks(n: int, k: int, elements: int) -> list[slice]:
     return [slice(start, min(start + rows, n)) for start in range(0, n, rows)]
 
 
-def argmax_rows(s: Tensor, group: int = 32) -> Tensor:
-    """First argmax of each row, (n, k) -> (n,): the maximum of groups first, since `amax` is vectorised on CPUs and `argmax` is not."""
+class RowMaximum(NamedTuple):
+    """Largest entry of each row `value` (n,), and where it stands first, `position` (n,) int64."""
+
+    values: Tensor
+    position: Tensor
+
+
+def maximum_rows(s: Tensor, group: int = 32) -> RowMaximum:
+    """Maximum and first argmax of each row, (n, k): groups first, since `amax` is vectorised on CPUs and `argmax` is not."""
     n, k = s.shape
     if k % group or k <= group:
-        return s.argmax(-1)
+        return RowMaximum(*s.max(-1))
     groups = s.view(n, k // group, group)
-    best = groups.amax(-1).argmax(-1)
+    value, best = groups.amax(-1).max(-1)
     inside = groups[torch.arange(n, device=s.device), best].argmax(-1)
-    return best * group + inside
+    return RowMaximum(value, best * group + inside)
 
 
 class _SoftAttention(torch.autograd.Function):
@@ -65,12 +72,13 @@ class _SoftAttention(torch.autograd.Function):
             s = query[rows] @ key.T
             q = torch.softmax(s, -1)
             torch.mm(q, value, out=out[rows])
-            indices[rows] = argmax_rows(s)
+            top = maximum_rows(s)
+            indices[rows] = top.position
             # The largest share is exp(top - lse), so the log-sum-exp needs no pass of its own.
-            top, above = s.amax(-1), -q.amax(-1).log()
-            lse[rows] = top + above
+            above = -q.gather(1, top.position[:, None])[:, 0].log()
+            lse[rows] = top.values + above
             # H = lse - E_q[s], with the largest logit subtracted from both: at a low temperature they are large and nearly equal.
-            entropy[rows] = above - torch.linalg.vecdot(q, s.sub_(top[:, None]))
+            entropy[rows] = above - s.sub_(top.values[:, None]).mul_(q).sum(-1)
             total.add_(q.sum(0))
         ctx.save_for_backward(query, key, value)
         ctx.block = block
@@ -82,18 +90,17 @@ class _SoftAttention(torch.autograd.Function):
     def backward(ctx: Any, g_out: Tensor, g_lse: Tensor, _: Tensor, g_total: Tensor, __: Tensor) -> tuple[Tensor | None, ...]:
         query, key, value = ctx.saved_tensors
         g_query, g_key, g_value = torch.empty_like(query), torch.zeros_like(key), torch.zeros_like(value)
+        uses_lse = bool(g_lse.any())
         # A column sum is one more value per prototype, whose upstream gradient is 1 for every token.
         values = torch.cat([value, g_total[:, None]], 1)
-        ones = g_out.new_ones(g_out.shape[0], 1)
-        g_outs = torch.cat([g_out, ones], 1)
+        g_outs = torch.cat([g_out, g_out.new_ones(g_out.shape[0], 1)], 1)
         for rows in _row_blocks(query.shape[0], key.shape[0], ctx.block):
             q = torch.softmax(query[rows] @ key.T, -1)
             g_value.addmm_(q.T, g_out[rows])
-            dq = g_outs[rows] @ values.T
-            # softmax backward: ds = q (dq - sum_k q dq); the log-sum-exp adds q g_lse. Where q is one-hot the difference is exactly 0 only
-            # if both come from the same products, and the keys multiply what is left by 1/T.
-            mean = torch.linalg.vecdot(q, dq)
-            ds = dq.sub_((mean - g_lse[rows])[:, None]).mul_(q)
+            # ds = q (dq - sum_k q dq) + q g_lse. Both dq must come from one product: the keys multiply what is left of them by 1/T.
+            ds = torch.ops.aten._softmax_backward_data(g_outs[rows] @ values.T, q, -1, q.dtype)
+            if uses_lse:
+                ds.addcmul_(q, g_lse[rows, None])
             torch.mm(ds, key, out=g_query[rows])
             g_key.addmm_(ds.T, query[rows])
         return g_query, g_key, g_value, None
@@ -149,5 +156,5 @@ def nearest(z: Tensor, p: Tensor, block: int = BLOCK_ELEMENTS) -> Tensor:
         half_square = 0.5 * pc.square().sum(-1)
         indices = torch.empty(z.shape[0], dtype=torch.int64, device=z.device)
         for rows in _row_blocks(z.shape[0], p.shape[0], block):
-            indices[rows] = argmax_rows(torch.addmm(half_square, zc[rows], pc.T, beta=-1.0))
+            indices[rows] = maximum_rows(torch.addmm(half_square, zc[rows], pc.T, beta=-1.0)).position
         return indices

@@ -53,8 +53,9 @@ class Tokenizer(nn.Module):
             raise VqlabError(f"the tokenizer's configuration has no usable {error}") from error
         self.backbone = backbone_config(name, encoder)
         self.backbone_name = name
-        self.encoder, self.decoder = build_backbone(dim, self.backbone, self.channels)
         self.quantizer = build_quantizer(dim, quantizer)
+        latent_bias = not self.quantizer.normalize
+        self.encoder, self.decoder = build_backbone(dim, self.backbone, self.channels, latent_bias)
 
     # -- images and ids ---------------------------------------------------------------------------------------------------------
 

@@ -49,13 +49,21 @@ def test_any_width_depth_and_number_of_downsamplings(downsamplings: int, residua
 
 
 def test_the_standard_model() -> None:
-    """Two 4x4 stride-2 convolutions (64, 128), a 3x3 one, two residual blocks, 1x1 to the latents; mirrored in the decoder."""
+    """Two 4x4 stride-2 convolutions (64, 128), a 3x3 one, two residual blocks, 1x1 to the latents; mirrored."""
     config = ConvConfig()
     encoder, decoder = ConvEncoder(64, config), ConvDecoder(64, config)
-    convs = [(m.in_channels, m.out_channels, m.kernel_size[0], m.stride[0]) for m in encoder.modules() if isinstance(m, nn.Conv2d)]
+    convs = [
+        (m.in_channels, m.out_channels, m.kernel_size[0], m.stride[0])
+        for m in encoder.modules()
+        if isinstance(m, nn.Conv2d)
+    ]
     block = [(128, 32, 3, 1), (32, 128, 1, 1)]
     assert convs == [(3, 64, 4, 2), (64, 128, 4, 2), (128, 128, 3, 1), *block, *block, (128, 64, 1, 1)]
-    ups = [(m.in_channels, m.out_channels, m.kernel_size[0], m.stride[0]) for m in decoder.modules() if isinstance(m, nn.ConvTranspose2d)]
+    ups = [
+        (m.in_channels, m.out_channels, m.kernel_size[0], m.stride[0])
+        for m in decoder.modules()
+        if isinstance(m, nn.ConvTranspose2d)
+    ]
     assert ups == [(128, 64, 4, 2), (64, 3, 4, 2)]
     # No activation after the last layer of either: latents and pixels are not confined to one sign.
     assert isinstance(list(encoder.modules())[-1], nn.Conv2d)
@@ -76,7 +84,10 @@ def test_residual_block_by_hand() -> None:
 @pytest.mark.parametrize("downsamplings", [0, 2])
 def test_inputs_are_left_as_they_were(residual_blocks: int, downsamplings: int) -> None:
     config = ConvConfig(width=8, residual_blocks=residual_blocks, residual_width=4, downsamplings=downsamplings)
-    for module, x in ((ConvEncoder(8, config), torch.randn(1, 3, 8, 8)), (ConvDecoder(8, config), torch.randn(1, 8, 2, 2))):
+    for module, x in (
+        (ConvEncoder(8, config), torch.randn(1, 3, 8, 8)),
+        (ConvDecoder(8, config), torch.randn(1, 8, 2, 2)),
+    ):
         before = x.clone()
         module(x)
         assert torch.equal(x, before)

@@ -28,8 +28,15 @@ def state_bytes() -> Callable[[nn.Module], dict[str, bytes]]:
 def make() -> Callable[..., Quantizer]:
     """make(kind, dim, sizes, codebook_dim=..., topology=..., normalize=..., **settings of every level)."""
 
-    def build(kind: str, dim: int = 8, sizes: tuple[int, ...] = (16,), codebook_dim: int | None = None, topology: str = "residual",
-              normalize: bool = True, **settings: object) -> Quantizer:  # fmt: skip
+    def build(
+        kind: str,
+        dim: int = 8,
+        sizes: tuple[int, ...] = (16,),
+        codebook_dim: int | None = None,
+        topology: str = "residual",
+        normalize: bool = True,
+        **settings: object,
+    ) -> Quantizer:
         levels = [build_codebook({"kind": kind, "codebook_size": k, **settings}, codebook_dim or dim) for k in sizes]
         return Quantizer(dim, levels, topology=topology, normalize=normalize)
 

@@ -12,7 +12,11 @@ from vqlab.quantizers.base import NonFiniteError, check_finite, check_indices
 KINDS = pytest.mark.parametrize("kind", list(CODEBOOKS))
 VARIANTS = pytest.mark.parametrize(
     "settings",
-    [*({"kind": kind} for kind in CODEBOOKS), {"kind": "vqvae", "update": "gradient"}, {"kind": "ddcl", "usage_weight": 0.0}],
+    [
+        *({"kind": kind} for kind in CODEBOOKS),
+        {"kind": "vqvae", "update": "gradient"},
+        {"kind": "ddcl", "usage_weight": 0.0},
+    ],
     ids=lambda s: "-".join(map(str, s.values())),
 )
 
@@ -148,7 +152,9 @@ def test_deepcopy_is_independent(kind: str) -> None:
 
 
 @KINDS
-@pytest.mark.parametrize(("dim", "codebook_size", "name"), [(0, 8, "dim"), (-1, 8, "dim"), (4, 0, "codebook_size"), (4, -5, "codebook_size")])
+@pytest.mark.parametrize(
+    ("dim", "codebook_size", "name"), [(0, 8, "dim"), (-1, 8, "dim"), (4, 0, "codebook_size"), (4, -5, "codebook_size")]
+)
 def test_refused_sizes(kind: str, dim: int, codebook_size: int, name: str) -> None:
     with pytest.raises(ValueError, match=f"{name} must be at least 1"):
         CODEBOOKS[kind](dim, codebook_size)

@@ -12,7 +12,13 @@ KINDS = pytest.mark.parametrize("kind", list(CODEBOOKS))
 
 
 def stack(kind: str = "vqvae", **changes: object) -> dict:
-    return {"topology": "residual", "normalize": True, "codebook_dim": 4, "levels": [{"kind": kind, "codebook_size": 8}], **changes}
+    return {
+        "topology": "residual",
+        "normalize": True,
+        "codebook_dim": 4,
+        "levels": [{"kind": kind, "codebook_size": 8}],
+        **changes,
+    }
 
 
 def test_names() -> None:
@@ -80,7 +86,10 @@ def test_refused_levels(settings: object, message: str) -> None:
         ({"codebook_dim": 0}, "dim must be at least 1"),
         ({"levels": 3}, "levels"),
         (
-            {"topology": "cascade", "levels": [{"kind": "ddcl", "codebook_size": 8}, {"kind": "ddcl", "codebook_size": 16}]},
+            {
+                "topology": "cascade",
+                "levels": [{"kind": "ddcl", "codebook_size": 8}, {"kind": "ddcl", "codebook_size": 16}],
+            },
             r"must not grow from level to level, got \[8, 16\]",
         ),
     ],

@@ -163,7 +163,9 @@ def test_prototypes_of_the_layer_do_not_collapse_while_the_margin_is_above_one()
     z = torch.randn(256, 3) * torch.tensor([2.0, 1.0, 0.5])
     spread = {}
     for margin in (1.5, 0.7):
-        level = DDCLCodebook(3, 8, loss_weight=3.0, usage_weight=0.0, init="random", tau_start=1.0, tau_end=1.0, tau_shape="constant").train()
+        level = DDCLCodebook(
+            3, 8, loss_weight=3.0, usage_weight=0.0, init="random", tau_start=1.0, tau_end=1.0, tau_shape="constant"
+        ).train()
         level(z)
         tau = float(level.margin) / margin
         level.schedule.start = tau

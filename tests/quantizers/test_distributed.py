@@ -1,4 +1,4 @@
-"""Two gloo processes with batches of different size keep one codebook; run as a script, this file is one of the processes."""
+"""Two gloo processes with batches of different size keep one codebook; as a script, this file is one of them."""
 
 import hashlib
 import json
@@ -78,7 +78,11 @@ def main(rank: int, folder: Path) -> None:
                 quantizer.eval()(tokens(0, 0))
                 quantizer.train().encode(tokens(0, 0))
     busy = {"revival_threshold": 0.9, "revival_interval": 1, "ema_decay": 0.1}
-    for name, settings in (("gradient", {"update": "gradient"}), ("revival", busy), ("no revival", {"revival_threshold": 0.0})):
+    for name, settings in (
+        ("gradient", {"update": "gradient"}),
+        ("revival", busy),
+        ("no revival", {"revival_threshold": 0.0}),
+    ):
         quantizer = make("vqvae", "residual", **settings)
         train(quantizer, rank)
         revived = sum(int(level.revived) for level in quantizer.codebooks if isinstance(level, VQCodebook))
@@ -92,7 +96,9 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> list[dict]:
     folder = tmp_path_factory.mktemp("gloo")
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
     processes = [
-        subprocess.Popen([sys.executable, __file__, str(rank), str(folder)], env=environment, stderr=subprocess.PIPE, text=True)
+        subprocess.Popen(
+            [sys.executable, __file__, str(rank), str(folder)], env=environment, stderr=subprocess.PIPE, text=True
+        )
         for rank in range(2)
     ]
     try:
@@ -106,7 +112,12 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> list[dict]:
     return [json.loads((folder / f"rank{rank}.json").read_text()) for rank in range(2)]
 
 
-CASES = [*(f"{kind} {topology}" for kind in CODEBOOKS for topology in ("residual", "cascade")), "gradient", "revival", "no revival"]
+CASES = [
+    *(f"{kind} {topology}" for kind in CODEBOOKS for topology in ("residual", "cascade")),
+    "gradient",
+    "revival",
+    "no revival",
+]
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -133,8 +144,12 @@ def test_counts_are_summed_over_the_ranks(results: list[dict]) -> None:
         both = torch.cat([tokens(step, 0), tokens(step, 1)])
         level(both.movedim(1, -1).reshape(-1, 6)[:, :4])
         level.after_step()
-    assert results[0]["ema"] == pytest.approx([*level.cluster_size.tolist(), *level.codebook.flatten().tolist()], rel=1e-4, abs=1e-5)
-    assert float(level.cluster_size.sum()) == pytest.approx(8 / 8 + (7 * 12 - 8 / 8) * (1 - 0.5**3) + 7 * 0.5**3, rel=1e-5)
+    assert results[0]["ema"] == pytest.approx(
+        [*level.cluster_size.tolist(), *level.codebook.flatten().tolist()], rel=1e-4, abs=1e-5
+    )
+    assert float(level.cluster_size.sum()) == pytest.approx(
+        8 / 8 + (7 * 12 - 8 / 8) * (1 - 0.5**3) + 7 * 0.5**3, rel=1e-5
+    )
 
 
 if __name__ == "__main__":

@@ -34,7 +34,10 @@ def test_normalises_like_the_others() -> None:
 
 def test_has_no_ids() -> None:
     quantizer = NoQuantizer(8)
-    for call in (lambda: quantizer.encode(torch.randn(1, 8, 2, 2)), lambda: quantizer.decode_indices(torch.zeros(1, 2, 2, 1, dtype=torch.int64))):
+    for call in (
+        lambda: quantizer.encode(torch.randn(1, 8, 2, 2)),
+        lambda: quantizer.decode_indices(torch.zeros(1, 2, 2, 1, dtype=torch.int64)),
+    ):
         with pytest.raises(ValueError, match="has no ids"):
             call()
 

@@ -19,7 +19,7 @@ def batches(count: int, *shape: int, seed: int = 1) -> list[torch.Tensor]:
     return [torch.randn(*shape, generator=draw) for _ in range(count)]
 
 
-# -- shapes -----------------------------------------------------------------------------------------------------------------------
+# -- shapes --------------------------------------------------------------------------------------------------
 
 
 @KINDS
@@ -138,7 +138,7 @@ def test_a_training_batch_without_tokens_is_refused(kind, make, state_bytes) -> 
     assert quantizer.eval().encode(torch.zeros(0, 8, 4, 4)).shape == (0, 4, 4, 1)
 
 
-# -- ids --------------------------------------------------------------------------------------------------------------------------
+# -- ids -----------------------------------------------------------------------------------------------------
 
 
 @KINDS
@@ -229,7 +229,7 @@ def test_ids_out_of_range_are_refused(kind, bad, make) -> None:
         quantizer.decode_indices(ids[0, 0])
 
 
-# -- state ------------------------------------------------------------------------------------------------------------------------
+# -- state ---------------------------------------------------------------------------------------------------
 
 
 @KINDS
@@ -352,7 +352,7 @@ def test_prepare_reaches_the_temperatures(make) -> None:
     assert [float(level.schedule.tau) for level in quantizer.codebooks] == pytest.approx([0.1, 0.1])
 
 
-# -- numbers ----------------------------------------------------------------------------------------------------------------------
+# -- numbers -------------------------------------------------------------------------------------------------
 
 
 @KINDS
@@ -442,7 +442,7 @@ def test_two_hundred_steps_keep_the_latents_bounded(kind, make) -> None:
     assert losses[-1] < 0.8 * losses[0]
 
 
-# -- gradients --------------------------------------------------------------------------------------------------------------------
+# -- gradients -----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("update", ["ema", "gradient"])
@@ -482,7 +482,7 @@ def test_soft_stacks_have_exact_gradients() -> None:
     want, loss = residual(z)
     out = stack(z.float())
     torch.testing.assert_close(out.quantized[0].double(), want, rtol=1e-4, atol=1e-4)
-    assert out.loss.item() == pytest.approx(float(loss), rel=1e-4)
+    assert out.loss.item() == pytest.approx(loss.item(), rel=1e-4)
 
 
 @pytest.mark.parametrize("order", ["soft-hard", "hard-soft"])
@@ -504,10 +504,10 @@ def test_loss_is_the_sum_of_the_levels(kind, make) -> None:
     first, second = quantizer.codebooks
     one = first(x.view(-1, 8))
     two = second(x.view(-1, 8) - one.quantized)
-    assert quantizer(x).loss.item() == pytest.approx(float(one.loss + two.loss), rel=1e-6)
+    assert quantizer(x).loss.item() == pytest.approx((one.loss + two.loss).item(), rel=1e-6)
 
 
-# -- refusals ---------------------------------------------------------------------------------------------------------------------
+# -- refusals ------------------------------------------------------------------------------------------------
 
 
 @KINDS

@@ -22,9 +22,9 @@ def backbone_config(name: str, settings: dict[str, Any]) -> ConvConfig:
         raise VqlabError(f"encoder {name!r}: {error}") from error
 
 
-def build_backbone(dim: int, config: ConvConfig, channels: int) -> tuple[nn.Module, nn.Module]:
+def build_backbone(dim: int, config: ConvConfig, channels: int, latent_bias: bool = True) -> tuple[nn.Module, nn.Module]:
     """Encoder and decoder of one backbone around latents of `dim` channels."""
-    return ConvEncoder(dim, config, channels), ConvDecoder(dim, config, channels)
+    return ConvEncoder(dim, config, channels, latent_bias), ConvDecoder(dim, config, channels)
 
 
 __all__ = ["BACKBONES", "ConvConfig", "ConvDecoder", "ConvEncoder", "backbone_config", "build_backbone"]

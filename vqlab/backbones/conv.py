@@ -64,9 +64,12 @@ class ResidualBlock(nn.Module):
 
 
 class ConvEncoder(nn.Module):
-    """Images to a grid of vectors: (b, channels, h, w) -> (b, dim, h / f, w / f), f = config.factor."""
+    """Images to a grid of vectors: (b, channels, h, w) -> (b, dim, h / f, w / f), f = config.factor.
 
-    def __init__(self, dim: int, config: ConvConfig, channels: int = 3) -> None:
+    latent_bias: whether the last convolution has a bias; where latents are normalised it has no effect but to drift.
+    """
+
+    def __init__(self, dim: int, config: ConvConfig, channels: int = 3, latent_bias: bool = True) -> None:
         super().__init__()
         layers: list[nn.Module] = []
         previous = channels
@@ -76,7 +79,7 @@ class ConvEncoder(nn.Module):
             previous = width
         layers += [nn.Conv2d(previous, config.width, 3, padding=1)]
         layers += [ResidualBlock(config.width, config.residual_width) for _ in range(config.residual_blocks)]
-        layers += [nn.ReLU(inplace=True), nn.Conv2d(config.width, dim, 1)]
+        layers += [nn.ReLU(inplace=True), nn.Conv2d(config.width, dim, 1, bias=latent_bias)]
         self.layers = nn.Sequential(*layers)
 
     def forward(self, images: Tensor) -> Tensor:

@@ -18,6 +18,7 @@ from lightning.pytorch.callbacks import Checkpoint
 from lightning.pytorch.plugins.io import TorchCheckpointIO
 from torch import Tensor
 
+from vqlab.data import BatchLoader
 from vqlab.errors import VqlabError
 from vqlab.storage import write_atomically
 from vqlab.training.module import TokenizerModule
@@ -119,12 +120,19 @@ class StoppedEarly(Exception):
 class LastCheckpoint(Checkpoint):
     """Keeps one checkpoint: of the end of the latest epoch, or of the step at which the training was stopped.
 
-    path: the file.  max_steps: stop after so many optimizer steps, -1 for no limit.  request: asks for a stop (see `stop_on_interrupt`).
-    Raises StoppedEarly out of `Trainer.fit` after a stop.
+    path: the file.  loader: the training batches, whose place is kept too.  max_steps: stop after so many optimizer steps, -1 for no
+    limit.  request: asks for a stop (see `stop_on_interrupt`). Raises StoppedEarly out of `Trainer.fit` after a stop.
     """
 
-    def __init__(self, path: Path, max_steps: int, request: StopRequest) -> None:
-        self.path, self.max_steps, self.request = path, max_steps, request
+    def __init__(self, path: Path, loader: BatchLoader, max_steps: int, request: StopRequest) -> None:
+        self.path, self.loader, self.max_steps, self.request = path, loader, max_steps, request
+
+    def state_dict(self) -> dict[str, Any]:
+        # Lightning restores the place of a loader in the middle of an epoch only; after one it would start with the first epoch's order.
+        return {"loader": self.loader.state_dict()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.loader.load_state_dict(state["loader"])
 
     def _due(self, trainer: L.Trainer) -> bool:
         return self.request.asked or 0 <= self.max_steps <= trainer.global_step

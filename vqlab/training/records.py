@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -77,11 +78,21 @@ class RunFolder:
             "epochs": len(epochs),
             "seconds": round(seconds, 1),
             "bits_per_image": tokens * quantizer.bits_per_token if quantizer.num_levels else None,
+            "entropy_bits_per_image": self._entropy_bits(tokens, epochs[-1], tokenizer) if quantizer.num_levels else None,
             "test": _test_figures(epochs[-1]),
             "first_epoch": _test_figures(epochs[0]),
             "step_minimum": step_minima(steps),
             "command": self.command,
         }
+
+
+    @staticmethod
+    def _entropy_bits(tokens: int, row: dict[str, float], tokenizer: Tokenizer) -> float:
+        """Rate under an ideal entropy coder of single ids: tokens x log2 perplexity, over the levels that a decoder needs."""
+        levels = range(1, tokenizer.quantizer.num_levels + 1)
+        if tokenizer.quantizer.topology == "cascade":
+            levels = levels[-1:]
+        return tokens * sum(math.log2(row[f"test/level{level}/perplexity"]) for level in levels)
 
 
 def step_minima(steps: list[dict[str, float]]) -> dict[str, float]:

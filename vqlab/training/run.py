@@ -82,7 +82,7 @@ def train(config: TrainConfig, *, resume: bool = False, command: str | None = No
             precision=runtime.lightning_precision,  # type: ignore[arg-type]
             max_epochs=config.epochs,
             accumulate_grad_batches=config.optim.accumulate,
-            callbacks=_callbacks(config, recorder, LastCheckpoint(folder.checkpoint, max_steps, request)),
+            callbacks=_callbacks(config, recorder, LastCheckpoint(folder.checkpoint, train_loader, max_steps, request)),
             logger=TensorBoardLogger(folder.path, name="", version="tensorboard") if config.run.tensorboard else False,
             plugins=[SafeCheckpointIO()],
             num_sanity_val_steps=0,

@@ -12,8 +12,8 @@ PANELS = {
     "margin": r"Collapse margin $T_c\,/\,T$",
     "temperature": "Temperature $T$ (latent units$^2$)",
     "distortion": "Distortion (latent units$^2$)",
-    "commitment": "Commitment (latent units$^2$)",
-    "revived": "Revived codes per epoch",
+    "commitment": "Commitment (latent units$^2$ per dimension)",
+    "revived": "Codes revived so far",
 }
 LOGARITHMIC = ("V", "L_OLS", "margin", "temperature", "distortion", "commitment")
 

@@ -1,0 +1,88 @@
+"""Shared by tests that train: small configurations, and one golden run per quantizer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from vqlab.cli.main import train_main
+from vqlab.config import TrainConfig
+from vqlab.quantizers import QUANTIZER_NAMES
+
+MakeConfig = Callable[..., TrainConfig]
+
+QUIET = {"precision": "float32", "device": "cpu", "threads": 1, "progress": False, "tensorboard": False, "log_every": 1}
+
+
+@pytest.fixture
+def make_config(tmp_path: Path) -> MakeConfig:
+    """A run of two epochs that takes well under a second on a few images; keyword arguments override, sections key by key."""
+
+    def make(**changes: Any) -> TrainConfig:
+        content: dict[str, Any] = {
+            "quantizer": "ddcl",
+            "data": "sample",
+            "codebook_size": 16,
+            "codebook_dim": 4,
+            "epochs": 2,
+            "batch_size": 8,
+            "lr": 3e-3,
+            "name": "run",
+            "conv": {"width": 8, "residual_blocks": 1, "residual_width": 4},
+            "optim": {"warmup_steps": 3},
+            "run": {**QUIET, "root": str(tmp_path / "runs")},
+        }
+        for name, value in changes.items():
+            content[name] = {**content[name], **value} if name in ("conv", "optim", "run") else value
+        return TrainConfig.from_dict(content)
+
+    return make
+
+
+def golden_command(quantizer: str, root: Path, name: str) -> list[str]:
+    """The golden run: four epochs on the sample, seconds long."""
+    options = {
+        "quantizer": quantizer,
+        "data": "sample",
+        "codebook_size": 64,
+        "epochs": 4,
+        "batch_size": 32,
+        "lr": 3e-3,
+        "name": name,
+        "conv.width": 32,
+        "conv.residual_width": 16,
+        "optim.warmup_steps": 10,
+        "run.root": root,
+        "run.precision": "float32",
+        "run.device": "cpu",
+        "run.threads": 1,
+        "run.progress": "false",
+        "run.log_every": 5,
+    }
+    return [word for key, value in options.items() for word in (f"--{key}", str(value))]
+
+
+@pytest.fixture(scope="session")
+def golden_root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("golden")
+
+
+@pytest.fixture(scope="session")
+def train_golden(golden_root: Path) -> Callable[[str, str], Path]:
+    """Trains the golden run of a quantizer under a name, once."""
+
+    def run(quantizer: str, name: str) -> Path:
+        if not (golden_root / name).exists():
+            assert train_main(golden_command(quantizer, golden_root, name)) == 0
+        return golden_root / name
+
+    return run
+
+
+@pytest.fixture(params=QUANTIZER_NAMES)
+def golden(request: pytest.FixtureRequest, train_golden: Callable[[str, str], Path]) -> Path:
+    """The run folder of each quantizer's golden run, in turn."""
+    return train_golden(request.param, request.param)
