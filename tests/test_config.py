@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from vqlab.backbones import ConvConfig
-from vqlab.config import CODEBOOK_DIMS, OptimConfig, RunConfig, TrainConfig
+from vqlab.config import OptimConfig, RunConfig, TrainConfig
 from vqlab.errors import VqlabError
 from vqlab.quantizers import QUANTIZER_NAMES
 from vqlab.tokenizer import Tokenizer
@@ -19,7 +19,7 @@ def test_every_quantizer_has_defaults_that_build(quantizer: str) -> None:
     config = TrainConfig(quantizer=quantizer, conv=ConvConfig(width=8))
     tokenizer = Tokenizer(config.tokenizer_config())
     assert tokenizer.quantizer.codebook_sizes == ([] if quantizer == "none" else [512])
-    assert tokenizer.quantizer.codebook_dim == CODEBOOK_DIMS[quantizer]
+    assert tokenizer.quantizer.codebook_dim == config.codebook_dim
 
 
 @pytest.mark.parametrize(

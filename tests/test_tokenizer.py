@@ -204,12 +204,14 @@ def test_without_a_quantizer() -> None:
 @KINDS
 def test_a_few_steps_learn_one_batch(kind: str) -> None:
     torch.manual_seed(0)
-    tokenizer = Tokenizer(config(kind, (32,))).train()
+    settings = config(kind, (32,))
+    settings["encoder"].update(width=32, residual_width=16)
+    tokenizer = Tokenizer(settings).train()
     tokenizer.quantizer.prepare(80)
-    optimizer = torch.optim.Adam([p for p in tokenizer.parameters() if p.requires_grad], lr=1e-2)
+    optimizer = torch.optim.Adam([p for p in tokenizer.parameters() if p.requires_grad], lr=5e-3)
     # Running statistics and averages catch up while the encoder comes to rest.
     schedule = torch.optim.lr_scheduler.PolynomialLR(optimizer, total_iters=80, power=2)
-    batch = torch.nn.functional.interpolate(torch.rand(8, 3, 4, 4), scale_factor=4)
+    batch = torch.nn.functional.interpolate(torch.rand(8, 3, 1, 1), scale_factor=16)
     errors = []
     for _ in range(80):
         out = tokenizer(batch)
@@ -220,9 +222,9 @@ def test_a_few_steps_learn_one_batch(kind: str) -> None:
         schedule.step()
         tokenizer.quantizer.after_step()
         errors.append(error.item())
-    assert errors[-1] < 0.75 * errors[0]
+    assert errors[-1] < 0.5 * errors[0]
     hard = tokenizer.eval().decode_indices(tokenizer.encode(batch))
-    assert float((hard - batch).square().mean()) < 0.75 * errors[0]
+    assert float((hard - batch).square().mean()) < 0.5 * errors[0]
 
 
 @KINDS
@@ -350,7 +352,11 @@ def edit(folder: Path, *path: object, value: object) -> None:
         (("tokenizer", "channels"), 1, r"coder.* has shape .* asks for"),
         (("tokenizer", "encoder", "width"), 16, r"has shape .* asks for"),
         (("tokenizer", "encoder", "residual_blocks"), 2, r"encoder\.layers|weights"),
-        (("tokenizer", "quantizer", "normalize"), False, r"weights hold 'quantizer\.space\.norm\.initialised'"),
+        (
+            ("tokenizer", "quantizer", "normalize"),
+            False,
+            r"weights (hold|lack) '(quantizer\.space\.norm|encoder\.layers)\.",
+        ),
         (("tokenizer", "quantizer", "levels"), [], "codebook_dim|weights hold 'quantizer"),
         (("tokenizer", "colour"), "rgb", "unknown key 'colour'"),
         (("tokenizer", "encoder", "depth"), 3, "encoder 'conv': .*depth"),

@@ -121,7 +121,7 @@ class TrainConfig:
     levels: int = 1
     epochs: int = 10
     batch_size: int = 128
-    lr: float = 1e-3
+    lr: float = 4e-3
     seed: int = 0
     name: str | None = None
     topology: str = "residual"

@@ -118,7 +118,8 @@ class Evaluation(nn.Module):
 
     def counts(self) -> list[Tensor]:
         """Code counts of each level, int64 (K,), over all processes."""
-        return [level.usage.compute()["counts"] for level in self.levels]
+        # torchmetrics makes a scalar of a tensor with one element.
+        return [level.usage.compute()["counts"].reshape(level.usage.codebook_size) for level in self.levels]
 
     def reset(self) -> None:
         """Forget everything: the next `update` starts a new pass."""

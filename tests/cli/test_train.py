@@ -267,7 +267,8 @@ def environment() -> dict[str, str]:
     return kept | {"OMP_NUM_THREADS": "1"}
 
 
-def test_ctrl_c_of_a_real_process(tmp_path: Path, environment: dict[str, str]) -> None:
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_signal_to_a_real_process(number: int, tmp_path: Path, environment: dict[str, str]) -> None:
     command = [sys.executable, str(REPOSITORY / "train.py"), *SMALL, "--name", "a", "--epochs", "10000", "--batch_size", "32"]
     process = subprocess.Popen(
         command, cwd=tmp_path, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
@@ -277,8 +278,8 @@ def test_ctrl_c_of_a_real_process(tmp_path: Path, environment: dict[str, str]) -
         for line in process.stdout:
             if line.startswith("epoch 1:"):
                 break
-        process.send_signal(signal.SIGINT)
-        out, error = process.communicate(timeout=60)
+        process.send_signal(number)
+        _, error = process.communicate(timeout=60)
     finally:
         process.kill()
     assert process.returncode == 130

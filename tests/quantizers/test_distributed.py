@@ -103,7 +103,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> list[dict]:
     ]
     try:
         for process in processes:
-            _, errors = process.communicate(timeout=90)
+            _, errors = process.communicate(timeout=300)
             assert process.returncode == 0, errors
     finally:
         for process in processes:

@@ -16,7 +16,7 @@ import torch
 from vqlab.data import ImageData
 from vqlab.errors import VqlabError
 from vqlab.training import load_run_config, train
-from vqlab.training.checkpoint import SafeCheckpointIO, stop_on_interrupt
+from vqlab.training.checkpoint import SafeCheckpointIO, stop_on_signal
 
 Snapshot = Callable[[Path], dict[str, bytes]]
 save = torch.save
@@ -113,7 +113,7 @@ def test_training_whose_checkpoint_fails_can_go_on_from_the_one_before(
     folder = whole.parent / "parts"
     with monkeypatch.context() as patch:
         patch.setattr(torch, "save", second_fails)
-        with pytest.raises((VqlabError, KeyboardInterrupt), match="intact|go on with"):
+        with pytest.raises((VqlabError, KeyboardInterrupt), match=r"intact|go on with"):
             train(make_config(name="parts"))
     assert torch.load(folder / "checkpoints" / "last.ckpt", weights_only=True)["global_step"] == 8
     assert [path.name for path in (folder / "checkpoints").iterdir()] == ["last.ckpt"]
@@ -193,25 +193,27 @@ def test_checkpoint_holds_plain_types_only(make_config: Any, few_images: ImageDa
 # -- stopping -----------------------------------------------------------------------------------------------------------------------
 
 
-def test_first_interrupt_asks_second_interrupts() -> None:
-    before = signal.getsignal(signal.SIGINT)
-    with stop_on_interrupt() as request:
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_first_signal_asks_second_interrupts(number: int) -> None:
+    before = [signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)]
+    with stop_on_signal() as request:
         assert not request.asked
-        signal.raise_signal(signal.SIGINT)
+        signal.raise_signal(number)
         assert request.asked
+        assert [signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)] == before
         with pytest.raises(KeyboardInterrupt):
             signal.raise_signal(signal.SIGINT)
-    assert signal.getsignal(signal.SIGINT) is before
+    assert [signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)] == before
 
 
 def test_interrupts_are_left_alone_where_not_enabled_or_not_in_the_main_thread() -> None:
     before, seen = signal.getsignal(signal.SIGINT), []
-    with stop_on_interrupt(enabled=False) as request:
+    with stop_on_signal(enabled=False) as request:
         assert signal.getsignal(signal.SIGINT) is before
         assert not request.asked
 
     def elsewhere() -> None:
-        with stop_on_interrupt():
+        with stop_on_signal():
             seen.append(signal.getsignal(signal.SIGINT))
 
     thread = threading.Thread(target=elsewhere)

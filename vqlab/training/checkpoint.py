@@ -90,8 +90,8 @@ class StopRequest:
 
 
 @contextmanager
-def stop_on_interrupt(enabled: bool = True) -> Iterator[StopRequest]:
-    """The first Ctrl-C asks to stop after the running step, so that a checkpoint can be written there; the second one interrupts at once.
+def stop_on_signal(enabled: bool = True) -> Iterator[StopRequest]:
+    """The first Ctrl-C or SIGTERM asks to stop after the running step, where a checkpoint can be written; a second one acts at once.
 
     Does nothing where it is not `enabled`, or outside the main thread, which alone receives signals.
     """
@@ -99,18 +99,23 @@ def stop_on_interrupt(enabled: bool = True) -> Iterator[StopRequest]:
     if not enabled or threading.current_thread() is not threading.main_thread():
         yield request
         return
-    previous = signal.getsignal(signal.SIGINT)
+    previous = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+
+    def restore() -> None:
+        for number, handler in previous.items():
+            signal.signal(number, handler)
 
     def ask(number: int, frame: FrameType | None) -> None:
         request.asked = True
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-        print("\nstopping after this step; Ctrl-C again stops at once", file=sys.stderr, flush=True)
+        restore()
+        print("\nstopping after this step; once more stops at once", file=sys.stderr, flush=True)
 
-    signal.signal(signal.SIGINT, ask)
+    for number in previous:
+        signal.signal(number, ask)
     try:
         yield request
     finally:
-        signal.signal(signal.SIGINT, previous)
+        restore()
 
 
 class StoppedEarly(Exception):
@@ -121,7 +126,7 @@ class LastCheckpoint(Checkpoint):
     """Keeps one checkpoint: of the end of the latest epoch, or of the step at which the training was stopped.
 
     path: the file.  loader: the training batches, whose place is kept too.  max_steps: stop after so many optimizer steps, -1 for no
-    limit.  request: asks for a stop (see `stop_on_interrupt`). Raises StoppedEarly out of `Trainer.fit` after a stop.
+    limit.  request: asks for a stop (see `stop_on_signal`). Raises StoppedEarly out of `Trainer.fit` after a stop.
     """
 
     def __init__(self, path: Path, loader: BatchLoader, max_steps: int, request: StopRequest) -> None:

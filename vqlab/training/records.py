@@ -85,7 +85,6 @@ class RunFolder:
             "command": self.command,
         }
 
-
     @staticmethod
     def _entropy_bits(tokens: int, row: dict[str, float], tokenizer: Tokenizer) -> float:
         """Rate under an ideal entropy coder of single ids: tokens x log2 perplexity, over the levels that a decoder needs."""

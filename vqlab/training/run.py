@@ -21,7 +21,7 @@ from vqlab.data import BatchLoader, ImageData, load_images
 from vqlab.errors import VqlabError
 from vqlab.tokenizer import Tokenizer
 from vqlab.training.callbacks import EpochRecorder, TrainingBar
-from vqlab.training.checkpoint import LastCheckpoint, RandomState, SafeCheckpointIO, StoppedEarly, check_checkpoint, stop_on_interrupt
+from vqlab.training.checkpoint import LastCheckpoint, RandomState, SafeCheckpointIO, StoppedEarly, check_checkpoint, stop_on_signal
 from vqlab.training.module import TokenizerModule
 from vqlab.training.records import RunFolder
 from vqlab.training.runtime import Runtime, World, choose_runtime, tune_process, world
@@ -74,7 +74,7 @@ def train(config: TrainConfig, *, resume: bool = False, command: str | None = No
     elif processes.rank == 0:
         _create_folder(folder)
     recorder = EpochRecorder(folder, config.run.log_every, config.run.usage_warning, data.test.images[:PREVIEW_IMAGES])
-    with stop_on_interrupt(enabled=processes.size == 1) as request:
+    with stop_on_signal(enabled=processes.size == 1) as request:
         trainer = L.Trainer(
             accelerator=runtime.accelerator,
             devices=processes.local_size,
