@@ -7,6 +7,7 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,8 @@ from vqlab.training import load_run_config
 from vqlab.training.module import TokenizerModule
 
 REPOSITORY = Path(__file__).parents[2]
+#: Seconds after which a process counts as hung.
+TIME_OUT = 240
 SMALL = ["--data", "sample", "--conv.width", "8", "--conv.residual_width", "4", "--codebook_size", "16", "--codebook_dim", "4"]
 SMALL += ["--epochs", "1", "--batch_size", "200", "--run.precision", "float32", "--run.device", "cpu", "--run.threads", "1"]
 SMALL += ["--run.progress", "false", "--run.tensorboard", "false"]
@@ -267,20 +270,22 @@ def environment() -> dict[str, str]:
     return kept | {"OMP_NUM_THREADS": "1"}
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_signal_to_a_real_process(number: int, tmp_path: Path, environment: dict[str, str]) -> None:
+def test_ctrl_c_of_a_real_process(tmp_path: Path, environment: dict[str, str]) -> None:
     command = [sys.executable, str(REPOSITORY / "train.py"), *SMALL, "--name", "a", "--epochs", "10000", "--batch_size", "32"]
     process = subprocess.Popen(
         command, cwd=tmp_path, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
     )
+    watchdog = threading.Timer(TIME_OUT, process.kill)
+    watchdog.start()
     try:
         assert process.stdout is not None
         for line in process.stdout:
             if line.startswith("epoch 1:"):
                 break
-        process.send_signal(number)
-        _, error = process.communicate(timeout=60)
+        process.send_signal(signal.SIGINT)
+        _, error = process.communicate()
     finally:
+        watchdog.cancel()
         process.kill()
     assert process.returncode == 130
     assert "go on with: python train.py --resume runs/a" in error
@@ -288,52 +293,42 @@ def test_signal_to_a_real_process(number: int, tmp_path: Path, environment: dict
     assert torch.load(tmp_path / "runs/a/checkpoints/last.ckpt", weights_only=True)["global_step"] >= 25
 
 
-@pytest.mark.parametrize("quantizer", ["ddcl", "vqvae"])
-def test_two_processes(quantizer: str, tmp_path: Path, environment: dict[str, str]) -> None:
-    """One run folder, counts over both processes, equal codebooks on both."""
-    script = tmp_path / "train_and_save.py"
-    script.write_text(
-        "import os, sys, torch\n"
-        "from vqlab.training.callbacks import EpochRecorder\n"
-        "from vqlab.cli.main import train_main\n"
-        "def save(self, trainer, module):\n"
-        "    torch.save({'state': module.tokenizer.state_dict(), 'rows': self.epochs}, f'rank{trainer.global_rank}.pt')\n"
-        "EpochRecorder.on_train_end = save\n"
-        "sys.exit(train_main())\n"
-    )
-    command = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", "2", "--standalone", str(script), *SMALL]
-    command += [
-        "--name",
-        "two",
-        "--quantizer",
-        quantizer,
-        "--levels",
-        "2",
-        "--epochs",
-        "2",
-        "--batch_size",
-        "50",
-        "--run.eval_batch_size",
-        "60",
-    ]
-    environment["PYTHONPATH"] = str(REPOSITORY)
-    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=150, check=False)
-    assert done.returncode == 0, done.stderr[-3000:]
-    assert os.listdir(tmp_path / "runs") == ["two"]
-    assert done.stdout.count("epoch 2:") == 1
-    assert done.stdout.count("run runs/two") == 1
+TWO_RUNS = """
+import sys, torch
+from vqlab.cli.main import train_main
+from vqlab.training.callbacks import EpochRecorder
 
-    ranks = [torch.load(tmp_path / f"rank{rank}.pt", weights_only=True) for rank in (0, 1)]
-    assert ranks[0]["state"].keys() == ranks[1]["state"].keys()
-    assert [name for name, value in ranks[0]["state"].items() if not torch.equal(value, ranks[1]["state"][name])] == []
-    without_clock = [[{k: v for k, v in row.items() if not k.endswith("second")} for row in rank["rows"]] for rank in ranks]
-    assert without_clock[0] == without_clock[1]
-    assert pd.read_csv(tmp_path / "runs/two/metrics.csv")["step"].tolist() == [8, 16]
-    with np.load(tmp_path / "runs/two/counts.npz") as counts:
-        assert [counts[name].sum() for name in ("level1", "level2")] == [200 * 64] * 2
-    # The figures of both processes are those of one pass over all images.
-    one_pass = evaluate(tmp_path / "runs/two", "sample", Path("data"), 200)
-    found = pd.read_csv(tmp_path / "runs/two/metrics.csv").iloc[-1]
-    assert {f"test/{name}": value for name, value in one_pass.items()} == pytest.approx(
-        {name: value for name, value in found.items() if name.startswith("test/")}, rel=1e-4, abs=1e-5
-    )
+def save(self, trainer, module):
+    torch.save({"state": module.tokenizer.state_dict(), "rows": self.epochs}, f"{self.folder.path.name}-rank{trainer.global_rank}.pt")
+
+EpochRecorder.on_train_end = save
+for quantizer in ("ddcl", "vqvae"):
+    if code := train_main([*sys.argv[1:], "--quantizer", quantizer, "--name", quantizer]):
+        sys.exit(code)
+"""
+
+
+def test_two_processes(tmp_path: Path, environment: dict[str, str]) -> None:
+    """One folder per run, counts over both processes, the same tokenizer and figures on both."""
+    (tmp_path / "two_runs.py").write_text(TWO_RUNS)
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", "2", "--standalone", "two_runs.py", *SMALL]
+    command += ["--levels", "2", "--epochs", "2", "--batch_size", "50", "--run.eval_batch_size", "60"]
+    environment["PYTHONPATH"] = str(REPOSITORY)
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=TIME_OUT, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert sorted(os.listdir(tmp_path / "runs")) == ["ddcl", "vqvae"]
+    for run in ("ddcl", "vqvae"):
+        assert done.stdout.count(f"run runs/{run}") == 1
+        ranks = [torch.load(tmp_path / f"{run}-rank{rank}.pt", weights_only=True) for rank in (0, 1)]
+        assert ranks[0]["state"].keys() == ranks[1]["state"].keys()
+        assert [name for name, value in ranks[0]["state"].items() if not torch.equal(value, ranks[1]["state"][name])] == []
+        without_clock = [[{k: v for k, v in row.items() if not k.endswith("second")} for row in rank["rows"]] for rank in ranks]
+        assert without_clock[0] == without_clock[1]
+        table = pd.read_csv(tmp_path / "runs" / run / "metrics.csv")
+        assert table["step"].tolist() == [8, 16]
+        with np.load(tmp_path / "runs" / run / "counts.npz") as counts:
+            assert [counts[name].sum() for name in ("level1", "level2")] == [200 * 64] * 2
+        # The figures of both processes are those of one pass over all images.
+        one_pass = evaluate(tmp_path / "runs" / run, "sample", Path("data"), 200)
+        found = {name: value for name, value in table.iloc[-1].items() if str(name).startswith("test/")}
+        assert {f"test/{name}": value for name, value in one_pass.items()} == pytest.approx(found, rel=1e-4, abs=1e-5)

@@ -28,7 +28,8 @@ class LevelOutput:
 class QuantizerOutput:
     """What every quantizer returns.
 
-    quantized: same shape as the input.  indices: (b, h, w, levels) for maps, (b, n, levels) for sequences, int64, equal to `encode`'s.
+    quantized: same shape as the input.  indices: (b, h, w, levels) for maps, (b, n, levels) for sequences, int64; in
+    `eval()` equal to `encode`'s, while training by the batch's own normalisation where `encode` takes the running one.
     loss: scalar to add to the task's loss.  parts: one dict of named scalars per level.
     mean_assignment: mean_n q_n (k,) per level, None for hard levels.  prefixes: the quantized map decoded from the first 1, 2, ... levels.
     """
@@ -66,8 +67,9 @@ class Codebook(nn.Module):
     """Base of one level: quantizes tokens (n, dim) with `codebook_size` codes of the same dimension.
 
     Subclasses implement `forward` (training and soft results), `encode` (ids only) and `codes` (the table that ids decode to).
-    Training calls `after_step()` once after every optimizer step: temperatures, moving averages and revival advance there, so that
-    gradient accumulation over micro-batches equals one batch of their sum, and `eval()` never changes state.
+    Training calls `after_step()` once after every optimizer step: temperatures, moving averages and revival advance there, so that hard
+    codebooks move under gradient accumulation as on one batch of the micro-batches' sum, and `eval()` never changes state. What is a
+    statistic of a batch (normalisation, running covariance, the push toward equal use) sees each micro-batch by itself.
     """
 
     kind: str = ""

@@ -39,6 +39,15 @@ class LatentNorm(nn.Module):
             self.initialised.fill_(True)
         return (z - mean) * torch.rsqrt(variance + self.eps)
 
+    @torch.no_grad()
+    def calibrate(self, z: Tensor) -> None:
+        """Take the statistics of these tokens (n, d) as the running ones; no tokens change nothing."""
+        if z.shape[0]:
+            mean, variance = self._batch_statistics(z)
+            self.mean.copy_(mean)
+            self.variance.copy_(variance)
+            self.initialised.fill_(True)
+
     @staticmethod
     def _batch_statistics(z: Tensor) -> tuple[Tensor, Tensor]:
         if not (dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1):
@@ -63,6 +72,11 @@ class LatentSpace(nn.Module):
 
     def enter(self, z: Tensor) -> Tensor:
         return self.norm(self.project_in(z))
+
+    def calibrate(self, z: Tensor) -> None:
+        """Running statistics of the normalisation from tokens (n, dim); nothing to do where there is none."""
+        if isinstance(self.norm, LatentNorm):
+            self.norm.calibrate(self.project_in(z))
 
     def leave(self, codes: Tensor) -> Tensor:
         return self.project_out(codes)

@@ -135,6 +135,16 @@ class Quantizer(nn.Module):
 
     # -- training ---------------------------------------------------------------------------------------------------------------
 
+    @torch.no_grad()
+    def calibrate(self, x: Tensor) -> None:
+        """Take the statistics of features (b, dim, h, w) or (b, n, dim) as the running ones of the latents, changing nothing else.
+
+        While the encoder learns fast its running statistics lag behind; before an evaluation this brings them up to date.
+        Source: Wu and Johnson, "Rethinking 'Batch' in BatchNorm" (arXiv:2105.07576), section 3 (precise statistics).
+        """
+        with torch.autocast(x.device.type, enabled=False):
+            self.space.calibrate(self._tokens(x))
+
     def after_step(self) -> None:
         """Call once after every optimizer step: temperatures cool, moving averages move, dead codes revive."""
         for level in self.codebooks:
@@ -167,13 +177,17 @@ class Quantizer(nn.Module):
             raise ValueError(f"levels must lie in 1..{self.num_levels}, got {levels}")
         return levels
 
-    def _enter(self, x: Tensor, update: bool = True) -> Tensor:
+    def _tokens(self, x: Tensor) -> Tensor:
+        """Maps (b, dim, h, w) or sequences (b, n, dim) to tokens (b h w, dim) float32."""
         if x.dim() not in (3, 4):
             raise ValueError(f"expected a map (b, {self.dim}, h, w) or a sequence (b, n, {self.dim}), got shape {tuple(x.shape)}")
         channels = x.shape[1] if x.dim() == 4 else x.shape[2]
         if channels != self.dim:
             raise ValueError(f"expected {self.dim} channels on axis {1 if x.dim() == 4 else 2}, got shape {tuple(x.shape)}")
-        tokens = (x.movedim(1, -1) if x.dim() == 4 else x).reshape(-1, self.dim).float()  # (b h w, dim)
+        return (x.movedim(1, -1) if x.dim() == 4 else x).reshape(-1, self.dim).float()
+
+    def _enter(self, x: Tensor, update: bool = True) -> Tensor:
+        tokens = self._tokens(x)
         if self.training and update:
             check_finite("input of the quantizer", tokens.detach())
             if tokens.shape[0] == 0:

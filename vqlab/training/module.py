@@ -30,6 +30,7 @@ class TokenizerModule(L.LightningModule):
     """Trains a tokenizer on L = mse / pixel_variance + the quantizer's loss.
 
     pixel_variance: variance of the training pixels on [0, 1]; dividing by it makes the quantizer's weights independent of the data's scale.
+    calibration_images: uint8 training images whose latent statistics are taken before each evaluation; None: the running ones are kept.
     total_steps: optimizer steps of the whole training: length of the learning-rate and temperature schedules.
     """
 
@@ -42,8 +43,10 @@ class TokenizerModule(L.LightningModule):
         pixel_variance: float,
         total_steps: int,
         memory_format: torch.memory_format = torch.contiguous_format,
+        calibration_images: Tensor | None = None,
     ) -> None:
         super().__init__()
+        self.calibration_images = calibration_images
         self.tokenizer = tokenizer.to(memory_format=memory_format)
         self.optim, self.lr, self.total_steps = optim, lr, total_steps
         self.pixel_variance, self.image_format = pixel_variance, memory_format
@@ -125,6 +128,17 @@ class TokenizerModule(L.LightningModule):
 
     def on_validation_epoch_start(self) -> None:
         self.evaluation.reset()
+        self.calibrate()
+
+    @torch.no_grad()
+    def calibrate(self, chunk: int = 256) -> None:
+        """Latent statistics of the encoder as it is now, from `calibration_images`."""
+        if self.calibration_images is None:
+            return
+        with self.trainer.precision_plugin.forward_context():
+            chunks = self.calibration_images.to(self.device).split(chunk)
+            features = torch.cat([self.tokenizer._latents(self._unit(images)) for images in chunks])
+        self.tokenizer.quantizer.calibrate(features)
 
     def validation_step(self, batch: ImageBatch, batch_idx: int) -> None:
         self.evaluation.update(self.tokenizer, self._unit(batch.images))

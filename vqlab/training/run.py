@@ -27,6 +27,7 @@ from vqlab.training.records import RunFolder
 from vqlab.training.runtime import Runtime, World, choose_runtime, tune_process, world
 
 PREVIEW_IMAGES = 16
+CALIBRATION_IMAGES = 2048
 
 
 def pixel_variance(data: ImageData) -> float:
@@ -47,6 +48,7 @@ def build_module(config: TrainConfig, data: ImageData, runtime: Runtime, total_s
         pixel_variance=pixel_variance(data),
         total_steps=total_steps,
         memory_format=runtime.memory_format,
+        calibration_images=data.train.images[:CALIBRATION_IMAGES],
     )
 
 
