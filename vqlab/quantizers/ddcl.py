@@ -34,7 +34,8 @@ class DDCLCodebook(Codebook):
         tau_shape: how it cools: geometric, linear, cosine or constant.
         tau_fraction: share of the training over which it cools.
         loss_weight: weight of L_q per dimension in the loss.
-        usage_weight: weight of log K - H(mean_n q_n), the push toward equal use; 0 is pure DDCL.
+        usage_weight: weight of log K - H(mean_n q_n), the push toward equal use.
+        entropy_weight: weight of mean_n H(q_n), the push toward one code per token; pure DDCL has both at 0.
         init: "kmeans" or "data" (first training batch), or "random".
         covariance_momentum: share of the new batch in the running Cov z.
     """
@@ -51,22 +52,24 @@ class DDCLCodebook(Codebook):
         codebook_size: int,
         *,
         tau_start: float = 0.1,
-        tau_end: float = 0.002,
+        tau_end: float = 0.004,
         tau_shape: str = "geometric",
-        tau_fraction: float = 1.0,
-        loss_weight: float = 0.03,
+        tau_fraction: float = 0.6,
+        loss_weight: float = 0.05,
         usage_weight: float = 0.03,
+        entropy_weight: float = 0.03,
         init: str = "kmeans",
         covariance_momentum: float = 0.05,
     ) -> None:
         super().__init__(dim, codebook_size)
         if init not in INITIALIZATIONS:
             raise ValueError(f"init must be one of {', '.join(INITIALIZATIONS)}, got {init!r}")
-        if not (0 <= loss_weight < float("inf") and 0 <= usage_weight < float("inf")):
-            raise ValueError(f"loss_weight and usage_weight must be finite and not negative, got {loss_weight} and {usage_weight}")
+        for name, weight in (("loss_weight", loss_weight), ("usage_weight", usage_weight), ("entropy_weight", entropy_weight)):
+            if not 0 <= weight < float("inf"):
+                raise ValueError(f"{name} must be finite and not negative, got {weight}")
         if not 0 < covariance_momentum <= 1:
             raise ValueError(f"covariance_momentum must lie in (0, 1], got {covariance_momentum}")
-        self.loss_weight, self.usage_weight = loss_weight, usage_weight
+        self.loss_weight, self.usage_weight, self.entropy_weight = loss_weight, usage_weight, entropy_weight
         self.init, self.covariance_momentum = init, covariance_momentum
         self.schedule = TemperatureSchedule(tau_start, tau_end, tau_shape, tau_fraction)
         self.prototypes = nn.Parameter(torch.randn(codebook_size, dim))
@@ -119,10 +122,13 @@ class DDCLCodebook(Codebook):
         soft = soft_assign(z, self.prototypes, temperature)
         unused = assignment.usage_penalty(soft.mean_assignment)
         loss = self.loss_weight * soft.l_q / self.dim
+        entropy, tau = soft.entropy.mean(), self.schedule.tau
         if self.usage_weight:
             loss = loss + self.usage_weight * unused
+        if self.entropy_weight:
+            # Without it the encoder answers cooling by crowding its tokens, so that mixtures of prototypes keep carrying what ids cannot.
+            loss = loss + self.entropy_weight * entropy
         free_energy = assignment.free_energy(soft.log_partition, temperature)
-        entropy, tau = soft.entropy.mean(), self.schedule.tau
         values = (soft.l_q, soft.l_ols, soft.v, entropy, free_energy, unused, tau, temperature)
         return LevelOutput(
             quantized=soft.centroid,
@@ -164,6 +170,7 @@ class DDCLCodebook(Codebook):
             "tau_fraction": s.fraction,
             "loss_weight": self.loss_weight,
             "usage_weight": self.usage_weight,
+            "entropy_weight": self.entropy_weight,
             "init": self.init,
             "covariance_momentum": self.covariance_momentum,
         }

@@ -73,7 +73,7 @@ class VQCodebook(Codebook):
             raise ValueError(f"revival_interval must be at least 1, got {revival_interval}")
         self.update, self.commitment_weight, self.ema_decay = update, commitment_weight, ema_decay
         self.init, self.revival_threshold, self.revival_interval = init, revival_threshold, revival_interval
-        # Random codes start inside the data, as in the original implementation.
+        # Random codes start close to the origin, as in the original implementation.
         start = torch.empty(codebook_size, dim).uniform_(-1.0 / codebook_size, 1.0 / codebook_size)
         self.codebook = nn.Parameter(start, requires_grad=update == "gradient")
         self.frozen = False

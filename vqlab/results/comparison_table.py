@@ -17,11 +17,16 @@ HEADINGS = {
     "psnr_hard": "PSNR hard (dB)",
     "psnr_pooled_hard": "PSNR hard, pooled (dB)",
     "ssim_hard": "SSIM hard",
+    "psnr_hard_first": "PSNR hard, epoch 1 (dB)",
+    "psnr_prefix": "PSNR hard after each level (dB)",
     "psnr_soft": "PSNR soft (dB)",
     "gap": "gap (dB)",
     "utilization_first": "utilization, epoch 1 (%)",
     "utilization_last": "utilization, last (%)",
+    "perplexity_first": "perplexity, epoch 1",
     "perplexity_last": "perplexity, last",
+    "v_minimum": "smallest V of all logged steps",
+    "margin_minimum": "smallest margin T_c/T of all logged steps",
 }
 TEXT_COLUMNS = ("name", "quantizer")
 ABSENT = "–"
@@ -30,8 +35,7 @@ ABSENT = "–"
 def comparison_table(runs: dict[str, Run]) -> pd.DataFrame:
     """One row per run, unrounded: figures of the test split at the last epoch, NaN where a run has none.
 
-    `codebook_size`, `utilization_first`, `utilization_last` (shares in [0, 1]) and `perplexity_last` hold one tuple
-    each, a value per level. `runs` maps the name to show to the run.
+    What is measured per level (`codebook_size`, `utilization_first`, ... ) is one tuple, a value per level; utilization is a share in [0, 1]. `runs` maps the name to show to the run.
     """
     return pd.DataFrame([_row(name, run) for name, run in runs.items()], columns=list(HEADINGS))
 
@@ -62,7 +66,7 @@ def to_markdown(table: pd.DataFrame) -> str:
 
 
 def _row(name: str, run: Run) -> dict[str, Any]:
-    last, first = run.summary["test"], run.summary["first_epoch"]
+    last, first, steps = run.summary["test"], run.summary["first_epoch"], run.summary.get("step_minimum", {})
     levels = range(1, run.levels + 1)
     return {
         "name": name,
@@ -74,11 +78,16 @@ def _row(name: str, run: Run) -> dict[str, Any]:
         "psnr_hard": _number(last.get("test/hard/psnr")),
         "psnr_pooled_hard": _number(last.get("test/hard/psnr_pooled")),
         "ssim_hard": _number(last.get("test/hard/ssim")),
+        "psnr_hard_first": _number(first.get("test/hard/psnr")),
+        "psnr_prefix": tuple(_number(last.get(f"test/prefix{level}/psnr")) for level in levels if run.levels > 1),
         "psnr_soft": _number(last.get("test/soft/psnr")),
         "gap": _number(last.get("test/gap")),
         "utilization_first": tuple(_number(first.get(f"test/level{level}/utilization")) for level in levels),
         "utilization_last": tuple(_number(last.get(f"test/level{level}/utilization")) for level in levels),
+        "perplexity_first": tuple(_number(first.get(f"test/level{level}/perplexity")) for level in levels),
         "perplexity_last": tuple(_number(last.get(f"test/level{level}/perplexity")) for level in levels),
+        "v_minimum": tuple(_number(steps.get(f"level{level}/V")) for level in levels),
+        "margin_minimum": tuple(_number(steps.get(f"level{level}/margin")) for level in levels),
     }
 
 
@@ -98,6 +107,8 @@ def _cell(name: str, value: Any) -> str:
         return f"{value:,.0f}"
     if kind.startswith("utilization"):
         return f"{100 * value:.1f}"
+    if kind == "v_minimum":
+        return f"{value:.2g}"
     if kind.startswith("ssim"):
         return f"{value:.4f}"
     if kind.startswith("perplexity"):
