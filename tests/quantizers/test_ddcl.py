@@ -19,14 +19,15 @@ def trained(steps: int = 5, **settings: object) -> DDCLCodebook:
 
 
 def test_forward_equals_the_reference() -> None:
-    level = trained(loss_weight=0.3, usage_weight=0.2).eval()
+    level = trained(loss_weight=0.3, usage_weight=0.2, entropy_weight=0.1, tau_fraction=0.5).eval()
     z = torch.randn(50, 4)
     out = level(z)
     temperature = float(level.temperature)
     want = soft_assign_reference(z.double(), level.prototypes.detach().double(), temperature)
     torch.testing.assert_close(out.quantized.double(), want.centroid, rtol=1e-4, atol=1e-5)
     penalty = math.log(16) + float((want.mean_assignment * want.mean_assignment.log()).sum())
-    expected = 0.3 * float(want.l_q) / 4 + 0.2 * penalty
+    grown = 5 / (20 * 0.5)  # the entropy term grows with the cooling: 5 of 10 steps
+    expected = 0.3 * float(want.l_q) / 4 + 0.2 * penalty + 0.1 * grown * float(want.entropy.mean())
     assert out.loss.item() == pytest.approx(expected, rel=1e-4)
     assert float(out.parts["L_q"]) == pytest.approx(float(want.l_q), rel=1e-5)
     assert float(out.parts["L_OLS"] + out.parts["V"]) == pytest.approx(float(want.l_q), rel=1e-5)
@@ -38,7 +39,7 @@ def test_forward_equals_the_reference() -> None:
 
 
 def test_gradients_are_those_of_the_reference_through_tokens_and_prototypes() -> None:
-    level = trained(loss_weight=1.0, usage_weight=0.0).eval()
+    level = trained(loss_weight=1.0, usage_weight=0.0, entropy_weight=0.0).eval()
     z = torch.randn(50, 4, requires_grad=True)
     out = level(z)
     (out.loss + out.quantized.square().mean()).backward()
@@ -49,8 +50,18 @@ def test_gradients_are_those_of_the_reference_through_tokens_and_prototypes() ->
     torch.testing.assert_close(level.prototypes.grad.double(), p2.grad, rtol=1e-3, atol=1e-6)
 
 
-def test_usage_weight_zero_is_the_pure_competitive_loss() -> None:
-    level = trained(loss_weight=2.0, usage_weight=0.0).eval()
+def test_gradient_of_the_entropy_term() -> None:
+    level = trained(loss_weight=0.0, usage_weight=0.0, entropy_weight=0.4, tau_fraction=0.25).eval()
+    z = torch.randn(50, 4, requires_grad=True)
+    level(z).loss.backward()
+    z2, p2 = z.detach().double().requires_grad_(), level.prototypes.detach().double().requires_grad_()
+    (0.4 * soft_assign_reference(z2, p2, float(level.temperature)).entropy.mean()).backward()
+    for got, want in ((z.grad, z2.grad), (level.prototypes.grad, p2.grad)):
+        torch.testing.assert_close(got.double(), want, rtol=1e-3, atol=1e-3 * float(want.abs().max()))
+
+
+def test_both_other_weights_at_zero_are_the_pure_competitive_loss() -> None:
+    level = trained(loss_weight=2.0, usage_weight=0.0, entropy_weight=0.0).eval()
     out = level(torch.randn(50, 4))
     assert out.loss.item() == pytest.approx(2.0 * float(out.parts["L_q"]) / 4, rel=1e-6)
 

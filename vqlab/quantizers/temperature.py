@@ -39,10 +39,15 @@ class TemperatureSchedule(nn.Module):
         self.step.add_(1)
 
     @property
+    def progress(self) -> Tensor:
+        """How far the cooling is, 0 to 1, 0-dim float32; 0 until `prepare` has been called."""
+        length = (self.total.float() * self.fraction).clamp_min(1.0)
+        return torch.where(self.total > 0, (self.step.float() / length).clamp(0.0, 1.0), 0.0)
+
+    @property
     def tau(self) -> Tensor:
         """The current relative temperature, 0-dim float32; `start` until `prepare` has been called."""
-        length = (self.total.float() * self.fraction).clamp_min(1.0)
-        x = torch.where(self.total > 0, (self.step.float() / length).clamp(0.0, 1.0), 0.0)
+        x = self.progress
         if self.shape == "constant":
             return torch.full_like(x, self.start)
         if self.shape == "geometric":

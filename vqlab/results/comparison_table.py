@@ -35,7 +35,8 @@ ABSENT = "–"
 def comparison_table(runs: dict[str, Run]) -> pd.DataFrame:
     """One row per run, unrounded: figures of the test split at the last epoch, NaN where a run has none.
 
-    What is measured per level (`codebook_size`, `utilization_first`, ... ) is one tuple, a value per level; utilization is a share in [0, 1]. `runs` maps the name to show to the run.
+    What is measured per level (`codebook_size`, `utilization_first`, ...) is one tuple, a value per level; utilization is a share
+    in [0, 1]. `runs` maps the name to show to the run.
     """
     return pd.DataFrame([_row(name, run) for name, run in runs.items()], columns=list(HEADINGS))
 
