@@ -58,7 +58,8 @@ def test_refused(images: torch.Tensor, message: str) -> None:
 
 
 def test_rounding_at_the_ends_is_accepted() -> None:
-    as_unit_images(torch.tensor([-1e-7, 0.5, 1 + 1e-6]).view(1, 3, 1, 1))
+    unit = as_unit_images(torch.tensor([-1e-7, 0.5, 1 + 1e-6]).view(1, 3, 1, 1))
+    assert unit.flatten().tolist() == [0.0, 0.5, 1.0]
 
 
 def test_empty_batch() -> None:

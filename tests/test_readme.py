@@ -20,6 +20,7 @@ from vqlab.backbones import ConvConfig
 from vqlab.cli.main import build_parser, train_parser
 from vqlab.cli.train import config_from_options
 from vqlab.config import OptimConfig, RunConfig
+from vqlab.quantizers import CODEBOOKS
 from vqlab.training import TrainConfig, train
 
 ROOT = Path(__file__).parents[1]
@@ -186,6 +187,19 @@ def test_options_and_targets_in_the_text_exist(page: Path) -> None:
             assert exists, f"{name_of(page)}: {option}"
         if inline.startswith("make "):
             check_command(shlex.split(inline))
+
+
+def test_tables_of_options_state_the_defaults() -> None:
+    text = (ROOT / "docs" / "method.md").read_text(encoding="utf-8")
+    stated: dict[str, str] = {}
+    for names, values in re.findall(r"^\| (`.+?`) \| ([^|]+?) \| ", text, re.MULTILINE):
+        keys = re.findall(r"`(\w+)`", names)
+        stated |= dict(zip(keys, values.split(", "), strict=True)) if len(keys) == values.count(", ") + 1 else {}
+    for kind in CODEBOOKS:
+        for name, default in CODEBOOKS[kind](4, 8).settings().items():
+            assert stated.get(name) == str(default), f"{kind}.{name}"
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert f"| `--codebook_dim` | dimension of the codes ({TrainConfig().codebook_dim}) |" in readme
 
 
 # -- links -----------------------------------------------------------------------------------------------------------------------

@@ -19,7 +19,7 @@ def config(kind: str = "vqvae", sizes: tuple[int, ...] = (16,), **changes: objec
     quantizer = {
         "topology": changes.pop("topology", "residual"),
         "normalize": changes.pop("normalize", True),
-        "codebook_dim": changes.pop("codebook_dim", 4),
+        "codebook_dim": changes.pop("codebook_dim", 6 if kind == "none" else 4),
         "levels": [] if kind == "none" else [{"kind": kind, "codebook_size": k} for k in sizes],
     }
     encoder = {"name": "conv", "width": 8, "residual_blocks": 1, "residual_width": 4, "downsamplings": 2}
@@ -83,6 +83,7 @@ def test_one_image_without_a_batch_axis(tokenizer: Tokenizer) -> None:
     ids = tokenizer.encode(batch[1])
     assert torch.equal(ids, tokenizer.encode(batch[1:2])[0])
     torch.testing.assert_close(tokenizer.decode_indices(ids), tokenizer.decode_indices(ids[None])[0])
+    torch.testing.assert_close(tokenizer.embed(ids), tokenizer.embed(ids[None])[0])
 
 
 def test_uint8_equals_floats_over_255(tokenizer: Tokenizer) -> None:
@@ -357,18 +358,19 @@ def edit(folder: Path, *path: object, value: object) -> None:
             False,
             r"weights (hold|lack) '(quantizer\.space\.norm|encoder\.layers)\.",
         ),
-        (("tokenizer", "quantizer", "levels"), [], "codebook_dim|weights hold 'quantizer"),
+        (("tokenizer", "quantizer", "levels"), [], "codebook_dim must be the latents' 6, got 4"),
         (("tokenizer", "colour"), "rgb", "unknown key 'colour'"),
         (("tokenizer", "encoder", "depth"), 3, "encoder 'conv': .*depth"),
         (("tokenizer", "encoder", "name"), "resnet", "unknown encoder 'resnet'"),
         (("tokenizer", "encoder", "width"), "wide", "width must be an integer"),
-        (("tokenizer", "encoder"), "conv", "encoder|dictionary"),
+        (("tokenizer", "encoder"), "conv", "'encoder' must be a mapping of settings, got 'conv'"),
+        (("tokenizer", "encoder"), {"width": 8}, "'encoder' needs a 'name'"),
         (("tokenizer", "quantizer", "topology"), "tree", "topology must be one of"),
         (("tokenizer", "quantizer", "levels", 0, "kind"), "fsq", "unknown quantizer 'fsq'"),
         (("tokenizer", "quantizer", "levels", 0, "beta"), 1, "unknown setting 'beta'"),
         (("tokenizer", "quantizer", "levels", 0), 7, "mapping of settings"),
         (("tokenizer", "quantizer", "levels"), "all", "mapping of settings"),
-        (("tokenizer", "quantizer"), None, "no usable"),
+        (("tokenizer", "quantizer"), None, "'quantizer' must be a mapping of settings, got None"),
         (("tokenizer", "latent_dim"), 0, "latent_dim"),
         (("tokenizer", "latent_dim"), -3, "latent_dim"),
         (("tokenizer", "channels"), 0, "channels"),

@@ -61,7 +61,7 @@ class RunConfig:
         root: folder that holds the run folders.
         data_root: folder that holds the data sets.
         precision: "auto" (bf16 where the device is fast at it), "bf16" or "float32"; the quantizer always computes in float32.
-        device: "auto", or an accelerator name of Lightning ("cpu", "gpu", ...).
+        device: "auto", "cpu", "gpu" (or "cuda") or "mps".
         threads: CPU threads, 0 for all cores.
         log_every: optimizer steps between rows of steps.csv.
         eval_batch_size: images per evaluation batch.

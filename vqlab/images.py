@@ -25,7 +25,7 @@ def as_unit_images(images: Tensor, channels: int = 3) -> Tensor:
         low, high = float(images.min()), float(images.max())
         if not (low >= -1e-4 and high <= 1 + 1e-4):
             raise ValueError(f"float images must lie in [0, 1], got values from {low:.4g} to {high:.4g}")
-    return images
+    return images.clamp(0.0, 1.0)  # what rounding has put beyond the ends
 
 
 def to_network(unit: Tensor) -> Tensor:

@@ -46,14 +46,15 @@ class Tokenizer(nn.Module):
             if isinstance(value, bool) or not isinstance(value, int) or value < 1:
                 raise VqlabError(f"the tokenizer's {name!r} must be an integer of at least 1, got {value!r}")
         self.channels, dim = config["channels"], config["latent_dim"]
-        try:
-            encoder, quantizer = dict(config["encoder"]), dict(config["quantizer"])
-            name = str(encoder.pop("name"))
-        except (KeyError, TypeError, ValueError) as error:
-            raise VqlabError(f"the tokenizer's configuration has no usable {error}") from error
-        self.backbone = backbone_config(name, encoder)
-        self.backbone_name = name
-        self.quantizer = build_quantizer(dim, quantizer)
+        for name in ("encoder", "quantizer"):
+            if not isinstance(config.get(name), dict):
+                raise VqlabError(f"the tokenizer's {name!r} must be a mapping of settings, got {config.get(name)!r}")
+        encoder = dict(config["encoder"])
+        if "name" not in encoder:
+            raise VqlabError("the tokenizer's 'encoder' needs a 'name'")
+        self.backbone_name = str(encoder.pop("name"))
+        self.backbone = backbone_config(self.backbone_name, encoder)
+        self.quantizer = build_quantizer(dim, config["quantizer"])
         latent_bias = not self.quantizer.normalize
         self.encoder, self.decoder = build_backbone(dim, self.backbone, self.channels, latent_bias)
 
@@ -76,7 +77,7 @@ class Tokenizer(nn.Module):
         Fewer levels than the tokenizer has decode a coarser image. Raises ValueError for an id outside 0..codebook_size-1.
         """
         single = indices.dim() == 3
-        images = self.decode(self.quantizer.decode_indices(indices[None] if single else indices)).clamp(0.0, 1.0)
+        images = self.decode(self.embed(indices[None] if single else indices)).clamp(0.0, 1.0)
         return images[0] if single else images
 
     def decode(self, quantized: Tensor) -> Tensor:
@@ -85,8 +86,14 @@ class Tokenizer(nn.Module):
 
     @torch.no_grad()
     def embed(self, indices: Tensor) -> Tensor:
-        """Vectors that ids stand for: (b, h', w', levels) -> (b, dim, h', w')."""
-        return self.quantizer.decode_indices(indices)
+        """Vectors that ids stand for: (b, h', w', levels) -> (b, dim, h', w'); (h', w', levels) -> (dim, h', w').
+
+        Raises ValueError for an id outside 0..codebook_size-1.
+        """
+        single = indices.dim() == 3
+        batch = (indices[None] if single else indices).to(next(self.parameters()).device)
+        vectors = self.quantizer.decode_indices(batch)
+        return vectors[0] if single else vectors
 
     def forward(self, images: Tensor) -> TokenizerOutput:
         """A training pass on checked images: (b, c, h, w) float in [0, 1] -> TokenizerOutput (soft where the quantizer is)."""

@@ -44,13 +44,15 @@ def test_settings_make_the_same_stack_again(kind: str, topology: str, dim: int) 
 
 def test_no_levels_give_no_quantizer() -> None:
     assert isinstance(build_quantizer(4, stack(levels=[])), NoQuantizer)
+    with pytest.raises(VqlabError, match="codebook_dim must be the latents' 6, got 4"):
+        build_quantizer(6, stack(levels=[]))
 
 
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
         ({"kind": "fsq", "codebook_size": 8}, "unknown quantizer 'fsq': choose from ddcl, vqvae"),
-        ({"codebook_size": 8}, "unknown quantizer"),
+        ({"codebook_size": 8}, "needs a kind: choose from ddcl, vqvae"),
         ({"kind": "ddcl"}, "needs a codebook_size"),
         ({"kind": "ddcl", "codebook_size": 8, "ema_decay": 0.9}, "unknown setting 'ema_decay' of quantizer 'ddcl'"),
         ({"kind": "vqvae", "codebook_size": 8, "tau_start": 0.9}, "unknown setting 'tau_start'"),

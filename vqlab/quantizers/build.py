@@ -24,7 +24,9 @@ def build_codebook(settings: Any, dim: int) -> Codebook:
     if not isinstance(settings, dict):
         raise VqlabError(f"a level of the quantizer must be a mapping of settings, got {settings!r}")
     settings = dict(settings)
-    kind = settings.pop("kind", None)
+    if "kind" not in settings:
+        raise VqlabError(f"a level of the quantizer needs a kind: choose from {', '.join(CODEBOOKS)}")
+    kind = settings.pop("kind")
     cls = CODEBOOKS[str(kind)]
     known = set(inspect.signature(cls).parameters) - {"dim"}
     unknown = sorted(set(settings) - known)
@@ -39,7 +41,10 @@ def build_codebook(settings: Any, dim: int) -> Codebook:
 
 
 def build_quantizer(dim: int, settings: dict[str, Any]) -> Quantizer:
-    """A stack from `Quantizer.settings()`: {"topology", "normalize", "codebook_dim", "levels": [...]}; no levels give `NoQuantizer`."""
+    """A stack from `Quantizer.settings()`: {"topology", "normalize", "codebook_dim", "levels": [...]}; no levels give `NoQuantizer`.
+
+    VqlabError names a missing or unknown key, or a value that is refused.
+    """
     settings = dict(settings)
     unknown = sorted(set(settings) - {"topology", "normalize", "codebook_dim", "levels"})
     if unknown:
@@ -52,6 +57,8 @@ def build_quantizer(dim: int, settings: dict[str, Any]) -> Quantizer:
     if not isinstance(normalize, bool):
         raise VqlabError(f"the quantizer's 'normalize' must be true or false, got {normalize!r}")
     if not levels:
+        if codebook_dim != dim:
+            raise VqlabError(f"without levels nothing is projected: codebook_dim must be the latents' {dim}, got {codebook_dim}")
         return NoQuantizer(dim, normalize=normalize)
     try:
         books = [build_codebook(level, codebook_dim) for level in levels]

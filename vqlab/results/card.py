@@ -51,7 +51,14 @@ Measured on the {data} test split by `vqlab evaluate checkpoints/{name} --data {
 
 
 def release(run: Run, folder: Path, figures: dict[str, float], data: str) -> Path:
-    """Copy the run's tokenizer into `folder` with a card and evaluation.json; VqlabError if `folder` holds something else already."""
+    """Copy the run's tokenizer into `folder` with a card and evaluation.json.
+
+    VqlabError if the run has no quantizer, hence no ids, or if `folder` holds something else already.
+    """
+    if run.levels == 0:
+        raise VqlabError(f"{run.path} has no quantizer: a plain autoencoder gives no ids and is not released as a tokenizer")
+    if folder.is_file():
+        raise VqlabError(f"{folder} is a file, not a folder")
     if folder.exists() and any(folder.iterdir()) and not (folder / CONFIG_NAME).is_file():
         raise VqlabError(f"{folder} is not empty and is no tokenizer: it is left alone")
     for file in (WEIGHTS_NAME, CONFIG_NAME):

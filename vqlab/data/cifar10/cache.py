@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
-import tempfile
 from pathlib import Path
 
 from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
 
 from vqlab.data.cifar10.arrays import Cifar10Arrays, SourceError
+from vqlab.storage import write_atomically
 
 
 def cache_path(root: Path) -> Path:
@@ -34,16 +33,5 @@ def write_cache(root: Path, arrays: Cifar10Arrays) -> Path:
     At every moment the file is absent, the old one or the new one, also while other processes write it too.
     """
     path = cache_path(root)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=".cifar10-", suffix=".tmp")
-    os.close(handle)
-    temporary = Path(name)
-    try:
-        save_file(arrays._asdict(), temporary)
-        with open(temporary, "rb+") as file:
-            os.fsync(file.fileno())
-        temporary.chmod(0o644)  # mkstemp's 0600 would hide a shared data folder from others
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
+    write_atomically(path, lambda temporary: save_file(arrays._asdict(), temporary))
     return path
