@@ -352,6 +352,37 @@ def test_prepare_reaches_the_temperatures(make) -> None:
     assert [float(level.schedule.tau) for level in quantizer.codebooks] == pytest.approx([0.1, 0.1])
 
 
+@KINDS
+@pytest.mark.parametrize("codebook_dim", [8, 4])
+def test_calibration_takes_the_statistics_and_nothing_else(kind, codebook_dim, make, fit) -> None:
+    quantizer = make(kind, 8, (16, 8), codebook_dim)
+    fit(quantizer, batches(3, 4, 8, 5, 5))
+    quantizer.eval()
+    before = copy.deepcopy(quantizer.state_dict())
+    x = 3 * torch.randn(6, 8, 5, 5) + 2
+    for given in (x.bfloat16().float(), x.flatten(2).transpose(1, 2)):  # a map, a sequence
+        quantizer.calibrate(given)
+        tokens = given.movedim(1, -1).reshape(-1, 8) if given.dim() == 4 else given.reshape(-1, 8)
+        inside = quantizer.space.project_in(tokens)
+        torch.testing.assert_close(quantizer.space.norm.mean, inside.mean(0), rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(quantizer.space.norm.variance, inside.var(0, correction=0), rtol=1e-4, atol=1e-5)
+        entered = quantizer.space.enter(tokens)
+        torch.testing.assert_close(entered.mean(0), torch.zeros(codebook_dim), rtol=0, atol=1e-4)
+        torch.testing.assert_close(entered.std(0, correction=0), torch.ones(codebook_dim), rtol=1e-3, atol=0)
+    changed = {name for name, value in quantizer.state_dict().items() if not torch.equal(value, before[name])}
+    assert changed == {"space.norm.mean", "space.norm.variance"}
+    after = copy.deepcopy(quantizer.state_dict())
+    quantizer.calibrate(torch.zeros(0, 8, 5, 5))  # says nothing about the latents
+    assert all(torch.equal(value, after[name]) for name, value in quantizer.state_dict().items())
+
+
+def test_calibration_without_normalisation_has_nothing_to_do(make, state_bytes) -> None:
+    quantizer = make("ddcl", 8, (16,), normalize=False)
+    before = state_bytes(quantizer)
+    quantizer.calibrate(torch.randn(2, 8, 4, 4))
+    assert state_bytes(quantizer) == before
+
+
 # -- numbers -------------------------------------------------------------------------------------------------
 
 

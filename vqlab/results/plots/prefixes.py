@@ -28,7 +28,7 @@ def prefixes_figure(run: Run) -> Figure | None:
                 color=base,
                 linestyle=level_style(level),
                 label=label,
-                lonely_marker=MARKERS[level - 1],
+                lonely_marker=MARKERS[(level - 1) % len(MARKERS)],
             )
         )
     epoch_axis(over_epochs, run.epochs)
