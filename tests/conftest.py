@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from vqlab.cli.main import train_main
 from vqlab.config import TrainConfig
@@ -86,3 +88,12 @@ def train_golden(golden_root: Path) -> Callable[[str, str], Path]:
 def golden(request: pytest.FixtureRequest, train_golden: Callable[[str, str], Path]) -> Path:
     """The run folder of each quantizer's golden run, in turn."""
     return train_golden(request.param, request.param)
+
+
+@pytest.fixture(autouse=True)
+def ordinary_process() -> None:
+    """Each test starts as in a terminal: Ctrl-C interrupts (a background job ignores it), and small numbers are kept."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    torch.set_flush_denormal(False)  # training in another test of this process may have set it
+    return

@@ -159,6 +159,19 @@ def test_a_released_tokenizer_is_tensors_and_plain_types_and_works(folder: Path,
 # -- scale -------------------------------------------------------------------------------------------------------------------------
 
 
+@KINDS
+@pytest.mark.parametrize("levels", [1, 2])
+def test_a_soft_or_hard_pass_in_eval_is_one_graph(kind: str, levels: int, make_config: Any) -> None:
+    tokenizer = Tokenizer(make_config(quantizer=kind, levels=levels).tokenizer_config()).eval()
+    images = torch.rand(2, 3, 16, 16)
+    torch.compiler.reset()
+    with torch.no_grad():
+        want = tokenizer(images)
+        out = torch.compile(tokenizer, fullgraph=True, backend="aot_eager")(images)
+    torch.testing.assert_close(out.reconstruction, want.reconstruction)
+    assert torch.equal(out.quantizer.indices, want.quantizer.indices)
+
+
 @VARIANTS
 def test_three_compiled_training_steps_equal_eager_ones(settings: dict[str, str], make_config: Any) -> None:
     """With the backend that traces forward and backward as Inductor does, and leaves out its minutes of C++ compilation."""

@@ -57,7 +57,9 @@ class SoftAssignment:
 
 
 def check_temperature(temperature: Tensor | float) -> None:
-    """Refuse a temperature that is not a positive finite number (ValueError)."""
+    """Refuse a temperature that is not a positive finite number (ValueError); inside `torch.compile` a tensor's value is not looked at."""
+    if isinstance(temperature, Tensor) and torch.compiler.is_compiling():
+        return  # a graph cannot branch on a value
     value = float(temperature.detach() if isinstance(temperature, Tensor) else temperature)
     if not (0.0 < value < float("inf")):
         raise ValueError(f"temperature must be a positive finite number, got {value}")
