@@ -90,7 +90,8 @@ class TokenizerModule(L.LightningModule):
         """
         quantizer, batch = self.tokenizer.quantizer, out.quantized.shape[0]
         hard = round(self.optim.hard_fraction * batch) if quantizer.is_soft else 0
-        short = round(self.optim.level_dropout * batch) if quantizer.num_levels > 1 else 0
+        # Both shares may round up.
+        short = min(round(self.optim.level_dropout * batch), batch - hard) if quantizer.num_levels > 1 else 0
         parts = []
         if hard:
             parts.append(quantizer.decode_indices(out.indices[:hard]).detach())
