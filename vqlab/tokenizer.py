@@ -67,7 +67,7 @@ class Tokenizer(nn.Module):
         Raises ValueError for sides that are no multiple of the encoder's factor, values out of range, a wrong number of channels or levels.
         """
         single = images.dim() == 3
-        ids = self.quantizer.encode(self._latents(self._check(images)), levels)
+        ids = self.quantizer.encode(self.encode_features(self._check(images)), levels)
         return ids[0] if single else ids
 
     @torch.no_grad()
@@ -97,10 +97,11 @@ class Tokenizer(nn.Module):
 
     def forward(self, images: Tensor) -> TokenizerOutput:
         """A training pass on checked images: (b, c, h, w) float in [0, 1] -> TokenizerOutput (soft where the quantizer is)."""
-        out = self.quantizer(self._latents(images))
+        out = self.quantizer(self.encode_features(images))
         return TokenizerOutput(self.decode(out.quantized), out)
 
-    def _latents(self, unit: Tensor) -> Tensor:
+    def encode_features(self, unit: Tensor) -> Tensor:
+        """The encoder's output, what the quantizer reads: floats in [0, 1], (b, c, h, w) -> (b, dim, h', w'), with gradients."""
         return self.encoder(to_network(unit))
 
     def _check(self, images: Tensor) -> Tensor:

@@ -103,7 +103,7 @@ def test_parameter_groups(kind: str, levels: int, make_module: Any) -> None:
 def test_decoder_reads_codes_for_the_stated_share(make_module: Any, batch: ImageBatch) -> None:
     module = make_module(optim={"hard_fraction": 0.25, "level_dropout": 0.5})
     quantizer = module.tokenizer.quantizer
-    features = module.tokenizer._latents(module._unit(batch.images)).detach().requires_grad_()
+    features = module.tokenizer.encode_features(module._unit(batch.images)).detach().requires_grad_()
     out = quantizer(features)
     read = module.decoder_input(out)
     codes = quantizer.decode_indices(out.indices)
@@ -123,7 +123,7 @@ def test_decoder_reads_codes_for_the_stated_share(make_module: Any, batch: Image
 def test_decoder_reads_prefixes_of_stacks(hard: float, short: float, topology: str, make_module: Any, batch: ImageBatch) -> None:
     module = make_module(levels=3, topology=topology, optim={"hard_fraction": hard, "level_dropout": short})
     quantizer = module.tokenizer.quantizer
-    out = quantizer(module.tokenizer._latents(module._unit(batch.images)))
+    out = quantizer(module.tokenizer.encode_features(module._unit(batch.images)))
     assert torch.equal(out.prefixes[-1], out.quantized)
     seen: set[int] = set()
     for _ in range(10):
@@ -142,7 +142,7 @@ def test_decoder_reads_prefixes_of_stacks(hard: float, short: float, topology: s
 @pytest.mark.parametrize("quantizer", ["vqvae", "none"])
 def test_hard_quantizers_and_none_are_read_as_they_are(quantizer: str, make_module: Any, batch: ImageBatch) -> None:
     module = make_module(quantizer=quantizer, optim={"hard_fraction": 0.5, "level_dropout": 0.5})
-    out = module.tokenizer.quantizer(module.tokenizer._latents(module._unit(batch.images)))
+    out = module.tokenizer.quantizer(module.tokenizer.encode_features(module._unit(batch.images)))
     assert module.decoder_input(out) is out.quantized
 
 

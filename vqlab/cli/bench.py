@@ -9,6 +9,7 @@ from typing import Literal
 from jsonargparse import ArgumentParser, Namespace
 
 from vqlab.benchmarks.train_step import benchmark_training, default_benchmark_config
+from vqlab.cli.command import Command
 from vqlab.storage import write_json
 
 
@@ -31,3 +32,13 @@ def run_bench(options: Namespace) -> None:
     print(json.dumps(result.to_dict(), indent=2) if options.json else result.table())
     if options.out is not None:
         write_json(options.out, result.to_dict())
+
+
+BENCH = Command(
+    "bench",
+    help="measure speed",
+    description="Measure speed, everything side by side in one run.",
+    usage="train [--option VALUE ...]",
+    add_arguments=add_bench_arguments,
+    run=run_bench,
+)

@@ -1,4 +1,4 @@
-"""`vqlab evaluate` and `vqlab release`: the figures of a saved tokenizer on a test split."""
+"""`vqlab evaluate`: the figures of a saved tokenizer on a test split."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ import torch
 from jsonargparse import ArgumentParser, Namespace
 from tqdm import tqdm
 
+from vqlab.cli.command import Command
 from vqlab.data import DATA_SETS, BatchLoader, load_images
 from vqlab.evaluation import Evaluation
 from vqlab.images import as_unit_images
-from vqlab.results import Run, release
 from vqlab.tokenizer import Tokenizer
 from vqlab.training.runtime import choose_runtime, tune_process
 
@@ -45,22 +45,6 @@ def evaluate(folder: Path, data: str, data_root: Path, batch_size: int, precisio
     return evaluation.compute()
 
 
-def add_release_arguments(parser: ArgumentParser) -> None:
-    """Options of `vqlab release`."""
-    parser.add_argument("run_folder", type=Path, help="run folder")
-    parser.add_argument("out", type=Path, help="folder of the released tokenizer, for example checkpoints/NAME")
-    parser.add_argument("--data", type=str, default="cifar10", help=f"data set to measure on: {', '.join(DATA_SETS)}")
-    parser.add_argument("--data_root", type=Path, default=Path("data"), help="folder that holds the data sets")
-
-
-def run_release(options: Namespace) -> None:
-    """Measure the run's tokenizer and write it with its card."""
-    tune_process()
-    run = Run.load(options.run_folder)
-    figures = evaluate(options.run_folder / "tokenizer", options.data, options.data_root, 500)
-    print(release(run, options.out, figures, options.data))
-
-
 def run_evaluate(options: Namespace) -> None:
     """Print the figures, one a line, or as JSON."""
     tune_process()
@@ -71,3 +55,13 @@ def run_evaluate(options: Namespace) -> None:
     width = max(map(len, figures))
     for name, value in figures.items():
         print(f"{name:{width}}  {value:.6g}")
+
+
+EVALUATE = Command(
+    "evaluate",
+    help="measure a tokenizer",
+    description="Figures of a tokenizer on a data set's test split.",
+    usage="TOKENIZER [--option VALUE ...]",
+    add_arguments=add_evaluate_arguments,
+    run=run_evaluate,
+)

@@ -1,27 +1,25 @@
-"""The `vqlab` command: one sub-command each for training, plotting, evaluating and comparing."""
+"""The `vqlab` command and `train.py`: which sub-commands there are, and what a failure prints."""
 
 from __future__ import annotations
 
 import argparse
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 
 from jsonargparse import ArgumentParser, Namespace
 
 from vqlab import __version__
-from vqlab.cli.bench import add_bench_arguments, run_bench
-from vqlab.cli.evaluate import add_evaluate_arguments, add_release_arguments, run_evaluate, run_release
-from vqlab.cli.formatting import CompactHelp
+from vqlab.cli.bench import BENCH
+from vqlab.cli.command import command_parser, new_parser
+from vqlab.cli.evaluate import EVALUATE
+from vqlab.cli.plot import COMPARE, PLOT
+from vqlab.cli.release import RELEASE
 from vqlab.cli.train import DESCRIPTION, add_train_arguments, run_train
 from vqlab.errors import VqlabError
 from vqlab.quantizers import NonFiniteError
-from vqlab.results import compare_runs, plot_run
 
-
-def new_parser(description: str, usage: str, prog: str | None = None) -> ArgumentParser:
-    """A parser in the help style of all commands, whose errors are exceptions."""
-    return ArgumentParser(prog=prog, usage=usage, description=description, formatter_class=CompactHelp, exit_on_error=False)
+#: Every sub-command but `train`, which shares its options with `train.py`, in the order of the help.
+COMMANDS = (EVALUATE, RELEASE, PLOT, COMPARE, BENCH)
 
 
 def train_parser(prog: str) -> ArgumentParser:
@@ -38,26 +36,8 @@ def build_parser() -> ArgumentParser:
     commands = parser.add_subcommands(dest="command")
     commands.add_subcommand("train", train_parser("vqlab train"), help="train a tokenizer")
 
-    evaluate = new_parser("Figures of a tokenizer on a data set's test split.", "vqlab evaluate TOKENIZER [--option VALUE ...]")
-    add_evaluate_arguments(evaluate)
-    commands.add_subcommand("evaluate", evaluate, help="measure a tokenizer")
-
-    release = new_parser("Copy a run's tokenizer out, with a card of measured figures.", "vqlab release RUN FOLDER [--option VALUE ...]")
-    add_release_arguments(release)
-    commands.add_subcommand("release", release, help="release a run's tokenizer with its card")
-
-    plot = new_parser("Draw the plots of runs into RUN/plots.", "vqlab plot RUN...")
-    plot.add_argument("runs", type=Path, nargs="+", help="run folders")
-    commands.add_subcommand("plot", plot, help="draw the plots of a run")
-
-    compare = new_parser("One figure and one table of several runs.", "vqlab compare RUN RUN... [--out FOLDER]")
-    compare.add_argument("runs", type=Path, nargs="+", help="run folders")
-    compare.add_argument("--out", type=Path, default=Path("comparison"), help="folder for the figure and the tables")
-    commands.add_subcommand("compare", compare, help="compare runs")
-
-    bench = new_parser("Measure speed, everything side by side in one run.", "vqlab bench train [--option VALUE ...]")
-    add_bench_arguments(bench)
-    commands.add_subcommand("bench", bench, help="measure speed")
+    for command in COMMANDS:
+        commands.add_subcommand(command.name, command_parser(command), help=command.help)
     return parser
 
 
@@ -65,20 +45,8 @@ def _run(options: Namespace, given: Namespace) -> None:
     chosen = options[options.command]
     if options.command == "train":
         run_train(chosen, given[options.command], train_parser("vqlab train").get_defaults())
-    elif options.command == "evaluate":
-        run_evaluate(chosen)
-    elif options.command == "release":
-        run_release(chosen)
-    elif options.command == "bench":
-        run_bench(chosen)
-    elif options.command == "plot":
-        for run in chosen.runs:
-            for path in plot_run(run):
-                print(path)
     else:
-        paths = compare_runs(chosen.runs, chosen.out)
-        print(paths.markdown.read_text(encoding="utf-8"))
-        print(f"{paths.figure}\n{paths.markdown}\n{paths.csv}")
+        next(command for command in COMMANDS if command.name == options.command).run(chosen)
 
 
 def guarded(action: object, *args: object) -> int:

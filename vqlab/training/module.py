@@ -66,7 +66,7 @@ class TokenizerModule(L.LightningModule):
     def training_step(self, batch: ImageBatch, batch_idx: int) -> Tensor:
         images = self._unit(batch.images)
         try:
-            out = self.tokenizer.quantizer(self.tokenizer._latents(images))
+            out = self.tokenizer.quantizer(self.tokenizer.encode_features(images))
         except NonFiniteError as error:
             raise NonFiniteError(f"step {self.global_step}: {error}") from error
         reconstruction = self.tokenizer.decode(self.decoder_input(out))
@@ -138,7 +138,7 @@ class TokenizerModule(L.LightningModule):
             return
         with self.trainer.precision_plugin.forward_context():
             chunks = self.calibration_images.to(self.device).split(chunk)
-            features = torch.cat([self.tokenizer._latents(self._unit(images)) for images in chunks])
+            features = torch.cat([self.tokenizer.encode_features(self._unit(images)) for images in chunks])
         self.tokenizer.quantizer.calibrate(features)
 
     def validation_step(self, batch: ImageBatch, batch_idx: int) -> None:

@@ -1,0 +1,39 @@
+"""`vqlab release`: a run's tokenizer with a card of measured figures."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from jsonargparse import ArgumentParser, Namespace
+
+from vqlab.cli.command import Command
+from vqlab.cli.evaluate import evaluate
+from vqlab.data import DATA_SETS
+from vqlab.results import Run, release
+from vqlab.training.runtime import tune_process
+
+
+def add_release_arguments(parser: ArgumentParser) -> None:
+    """Options of `vqlab release`."""
+    parser.add_argument("run_folder", type=Path, help="run folder")
+    parser.add_argument("out", type=Path, help="folder of the released tokenizer, for example checkpoints/NAME")
+    parser.add_argument("--data", type=str, default="cifar10", help=f"data set to measure on: {', '.join(DATA_SETS)}")
+    parser.add_argument("--data_root", type=Path, default=Path("data"), help="folder that holds the data sets")
+
+
+def run_release(options: Namespace) -> None:
+    """Measure the run's tokenizer and write it with its card."""
+    tune_process()
+    run = Run.load(options.run_folder)
+    figures = evaluate(options.run_folder / "tokenizer", options.data, options.data_root, 500)
+    print(release(run, options.out, figures, options.data))
+
+
+RELEASE = Command(
+    "release",
+    help="release a run's tokenizer with its card",
+    description="Copy a run's tokenizer out, with a card of measured figures.",
+    usage="RUN FOLDER [--option VALUE ...]",
+    add_arguments=add_release_arguments,
+    run=run_release,
+)
