@@ -27,7 +27,8 @@ def test_forward_equals_the_reference() -> None:
     torch.testing.assert_close(out.quantized.double(), want.centroid, rtol=1e-4, atol=1e-5)
     penalty = math.log(16) + float((want.mean_assignment * want.mean_assignment.log()).sum())
     grown = 5 / (20 * 0.5)  # the entropy term grows with the cooling: 5 of 10 steps
-    expected = 0.3 * float(want.l_q) / 4 + 0.2 * penalty + 0.1 * grown * float(want.entropy.mean())
+    spread = float(level.covariance.trace()) / 4
+    expected = 0.3 * float(want.l_q) / 4 + 0.2 * penalty + 0.1 * grown * spread * float(want.entropy.mean())
     assert out.loss.item() == pytest.approx(expected, rel=1e-4)
     assert float(out.parts["L_q"]) == pytest.approx(float(want.l_q), rel=1e-5)
     assert float(out.parts["L_OLS"] + out.parts["V"]) == pytest.approx(float(want.l_q), rel=1e-5)

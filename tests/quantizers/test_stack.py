@@ -506,14 +506,32 @@ def test_soft_stacks_have_exact_gradients() -> None:
 
     def residual(z: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         first = levels[0](z[0])
-        second = levels[1](z[0] - first.quantized)
-        return first.quantized + second.quantized, first.loss + second.loss
+        code = levels[0].codes[torch.cdist(z[0], levels[0].codes).argmin(-1)]
+        second = levels[1](z[0] - code)
+        return code + second.quantized, first.loss + second.loss
 
     assert torch.autograd.gradcheck(residual, (z,))
     want, loss = residual(z)
     out = stack(z.float())
     torch.testing.assert_close(out.quantized[0].double(), want, rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(out.prefixes[0][0].double(), levels[0](z[0]).quantized, rtol=1e-4, atol=1e-4)
     assert out.loss.item() == pytest.approx(loss.item(), rel=1e-4)
+
+
+def test_codes_of_earlier_soft_levels_learn_from_the_last_output() -> None:
+    levels = [DDCLCodebook(3, 5, init="random", tau_start=0.5) for _ in range(2)]
+    stack = Quantizer(3, levels, normalize=False).eval()
+    z, weight = torch.randn(1, 40, 3), torch.randn(40, 3)
+    out = stack(z)
+    (out.quantized[0] * weight).sum().backward()
+    # By hand: output = c1 + mu2(z - c1), mu2 with Jacobian J2 = (2/T) Cov_q(p), so c1 receives (1 - J2) of the output's gradient.
+    p = levels[1].prototypes.detach()
+    code = levels[0].prototypes.detach()[out.indices[0, :, 0]]
+    q = torch.softmax(-torch.cdist(z[0] - code, p).square() / levels[1].temperature, -1)
+    centred = p - (q @ p)[:, None]
+    jacobian = 2 / levels[1].temperature * torch.einsum("nk,nki,nkj->nij", q, centred, centred)
+    expected = torch.zeros(5, 3).index_add_(0, out.indices[0, :, 0], weight - torch.einsum("nij,nj->ni", jacobian, weight))
+    torch.testing.assert_close(levels[0].prototypes.grad, expected, rtol=1e-3, atol=1e-4)
 
 
 @pytest.mark.parametrize("order", ["soft-hard", "hard-soft"])
@@ -534,7 +552,7 @@ def test_loss_is_the_sum_of_the_levels(kind, make) -> None:
     x = torch.randn(2, 9, 8)
     first, second = quantizer.codebooks
     one = first(x.view(-1, 8))
-    two = second(x.view(-1, 8) - one.quantized)
+    two = second(x.view(-1, 8) - first.lookup(one.indices))
     assert quantizer(x).loss.item() == pytest.approx((one.loss + two.loss).item(), rel=1e-6)
 
 

@@ -14,9 +14,9 @@ LIST_SUFFIXES = frozenset({".txt", ".lst"})
 def find_images(path: str | Path) -> list[Path]:
     """Image files at `path`, told by their suffix (any case), sorted by their path relative to it; never empty.
 
-    A folder: everything below it, however deep, without hidden files and folders; links are followed, loops are not. A .txt or .lst file: one
-    path a line, relative to the file's folder, in the order of the list; empty lines and lines that start with # are passed over. An image
-    file: itself. Raises VqlabError where there is nothing at `path` or no image in it.
+    A folder: everything below it, however deep, without hidden files and folders; links are followed, loops are not. A .txt or .lst file:
+    one path a line, relative to the file's folder, in the order of the list; empty lines and lines that start with # are passed over. An
+    image file: itself. Raises VqlabError where there is nothing at `path` or no image in it.
     """
     path = Path(path).expanduser()
     if path.is_dir():

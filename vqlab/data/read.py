@@ -26,8 +26,8 @@ class ImageFileError(VqlabError):
 def read_image(path: str | Path, *, max_pixels: int = MAX_PIXELS) -> Tensor:
     """The image in a file as the viewer shows it: uint8 (3, h, w), 0..255.
 
-    PNG, JPEG, WebP, TIFF, BMP, GIF, PPM. Turned upright (EXIF); grey, palette, CMYK and 16-bit images become 8-bit RGB, transparent ones lie
-    on white, of several frames the first counts. Raises ImageFileError naming the file and what is wrong with it: missing, no image,
+    PNG, JPEG, WebP, TIFF, BMP, GIF, PPM. Turned upright (EXIF); grey, palette, CMYK and 16-bit images become 8-bit RGB, transparent ones
+    lie on white, of several frames the first counts. Raises ImageFileError naming the file and what is wrong with it: missing, no image,
     damaged, more than max_pixels pixels, or values without a known range (floating point).
     """
     return to_tensor(open_upright(path, str(path), max_pixels=max_pixels))

@@ -35,7 +35,8 @@ class DDCLCodebook(Codebook):
         tau_fraction: share of the training over which it cools.
         loss_weight: weight of L_q per dimension in the loss.
         usage_weight: weight of log K - H(mean_n q_n), the push toward equal use.
-        entropy_weight: weight of mean_n H(q_n), the push toward one code per token, growing from 0 as tau cools; pure DDCL has both at 0.
+        entropy_weight: weight of mean_n H(q_n) times the tokens' variance per dimension, the push toward one code per token, growing from 0
+            as tau cools; pure DDCL has both at 0.
         init: "kmeans" or "data" (first training batch), or "random".
         covariance_momentum: share of the new batch in the running Cov z.
     """
@@ -127,8 +128,10 @@ class DDCLCodebook(Codebook):
             loss = loss + self.usage_weight * unused
         if self.entropy_weight:
             # Without it the encoder answers cooling by crowding its tokens, so that mixtures of prototypes keep carrying what ids cannot.
-            # At full strength from the start, prototypes that win late would starve.
-            loss = loss + self.entropy_weight * self.schedule.progress * entropy
+            # At full strength from the start, prototypes that win late would starve. Like L_q / dim it scales with the tokens' variance:
+            # later levels, which have little left to say, must not outweigh the reconstruction.
+            spread = self.covariance.trace() / self.dim
+            loss = loss + self.entropy_weight * self.schedule.progress * spread * entropy
         free_energy = assignment.free_energy(soft.log_partition, temperature)
         values = (soft.l_q, soft.l_ols, soft.v, entropy, free_energy, unused, tau, temperature)
         return LevelOutput(

@@ -1,13 +1,12 @@
 """A stack of codebooks on maps or sequences: the quantizer that tokenizers use, with one level or many.
 
-    residual   z --> [level 1] --q1--> (z - q1) --> [level 2] --q2--> ...      quantized = q1 + q2 + ...
+    residual   z --> [level 1] --c1--> (z - c1) --> [level 2] --c2--> ...      quantized = c1 + c2 + ... + the last q
     cascade    z --> [level 1] --q1-----------> [level 2] --q2--> ...          quantized = the last q
 
-In a residual stack every level quantizes what the levels before it left, in a cascade level l+1 quantizes the (soft) centroids of
-level l with fewer codes, as in the hierarchical compression of DDCL-Attention (arXiv:2604.03850). The identity L_q = L_OLS + V and the
-condition T < T_c hold, and are reported, at each level separately.
-
-Ids always follow the hard chain: level l+1 sees what the *codes* of the levels before it left, since that is all a decoder will have.
+q is what a level hands on (a soft centroid or a code), c the code of its id. In a residual stack every level quantizes what the *codes* of
+the levels before it left, since those are all that a decoder will have: only the last level is soft. In a cascade level l+1 quantizes the
+(soft) centroids of level l with fewer codes, as in the hierarchical compression of DDCL-Attention (arXiv:2604.03850); its ids follow a hard
+chain of their own. The identity L_q = L_OLS + V and the condition T < T_c hold, and are reported, at each level separately.
 """
 
 from __future__ import annotations
@@ -81,7 +80,8 @@ class Quantizer(nn.Module):
         """Quantize with gradients: (b, dim, h, w) or (b, n, dim) -> QuantizerOutput, in float32 also under autocast."""
         with torch.autocast(x.device.type, enabled=False):
             z = self._enter(x)
-            outputs, total, rest, prefixes = [], torch.zeros_like(z), z, []
+            # base: the codes of the levels so far.  rest: what they left of z.
+            outputs, base, rest, prefixes = [], torch.zeros_like(z), z, []
             straight_through = False
             for level in self.codebooks:
                 # After a hard level the sum passes the decoder's gradient on whole; a soft level's would come on top of it.
@@ -90,16 +90,20 @@ class Quantizer(nn.Module):
                 if self.topology == "cascade":
                     total = rest = out.quantized
                 elif level.is_soft:
-                    total, rest = total + out.quantized, rest - out.quantized
+                    # The choice of the code is constant, the code is not: no straight-through, yet prototypes learn from what comes after.
+                    code = nn.functional.embedding(out.indices, level.codes)
+                    total, base, rest = base + out.quantized, base + code, rest - code
                 else:
                     # Straight through the sum so far; the code itself is a constant, so that later commitments reach the encoder.
                     straight_through = True
-                    total, rest = z + (total + out.quantized - z).detach(), rest - out.quantized.detach()
+                    code = nn.functional.embedding(out.indices, level.codes).detach()
+                    total = base = z + (base + out.quantized - z).detach()
+                    rest = rest - code
                 prefixes.append(total)
-            # One level: the soft pass has found the ids already.
-            indices = (
-                outputs[0].indices[:, None] if self.num_levels == 1 else self._hard_chain(z.detach(), self.num_levels, outputs[0].indices)
-            )
+            if self.topology == "residual" or self.num_levels == 1:
+                indices = torch.stack([out.indices for out in outputs], -1)
+            else:
+                indices = self._hard_chain(z.detach(), self.num_levels, outputs[0].indices)
             maps = [self._leave(prefix, x) for prefix in prefixes]
             return QuantizerOutput(
                 quantized=maps[-1],
