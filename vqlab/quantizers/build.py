@@ -18,6 +18,8 @@ from vqlab.registry import Registry
 CODEBOOKS: Registry[type[Codebook]] = Registry("quantizer", {cls.kind: cls for cls in (DDCLCodebook, VQCodebook, *PEERS)})
 #: What `--quantizer` takes: every kind of codebook, and none at all.
 QUANTIZER_NAMES = (*CODEBOOKS, "none")
+#: Those of them that come from other papers to compare with.
+PEER_NAMES = tuple(cls.kind for cls in PEERS)
 
 
 def build_codebook(settings: Any, dim: int) -> Codebook:
