@@ -12,7 +12,7 @@ import torch
 
 from vqlab.cli.main import train_main
 from vqlab.config import TrainConfig
-from vqlab.quantizers import QUANTIZER_NAMES
+from vqlab.quantizers import PEER_NAMES, QUANTIZER_NAMES
 
 MakeConfig = Callable[..., TrainConfig]
 
@@ -84,9 +84,9 @@ def train_golden(golden_root: Path) -> Callable[[str, str], Path]:
     return run
 
 
-@pytest.fixture(params=QUANTIZER_NAMES)
+@pytest.fixture(params=[name for name in QUANTIZER_NAMES if name not in PEER_NAMES])
 def golden(request: pytest.FixtureRequest, train_golden: Callable[[str, str], Path]) -> Path:
-    """The run folder of each quantizer's golden run, in turn."""
+    """The run folder of each quantizer's golden run, in turn; peers are trained more briefly, in tests/training/test_run.py."""
     return train_golden(request.param, request.param)
 
 

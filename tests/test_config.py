@@ -19,7 +19,7 @@ def test_every_quantizer_has_defaults_that_build(quantizer: str) -> None:
     config = TrainConfig(quantizer=quantizer, conv=ConvConfig(width=8))
     tokenizer = Tokenizer(config.tokenizer_config())
     assert tokenizer.quantizer.codebook_sizes == ([] if quantizer == "none" else [512])
-    assert tokenizer.quantizer.codebook_dim == config.codebook_dim
+    assert tokenizer.quantizer.codebook_dim == config.latent_dim
 
 
 @pytest.mark.parametrize(
@@ -76,7 +76,7 @@ nan, inf = float("nan"), float("inf")
         ({"optim": {"nosuch": 1}}, "nosuch"),
         ({"conv": {"nosuch": 1}}, "nosuch"),
         ({"run": {"nosuch": 1}}, "nosuch"),
-        ({"quantizer": "pq"}, "ddcl, vqvae, none"),
+        ({"quantizer": "pq"}, "softvq, vqvae, none"),
         ({"encoder": "swin"}, "conv"),
         ({"topology": "tree"}, "residual, cascade"),
         ({"vqvae": {"ema_decay": 0.9}}, "vqvae.ema_decay is set, but quantizer is ddcl"),

@@ -9,7 +9,7 @@ from typing import Any
 
 from vqlab.backbones import BACKBONES, ConvConfig
 from vqlab.errors import VqlabError
-from vqlab.quantizers import CODEBOOKS, QUANTIZER_NAMES, TOPOLOGIES
+from vqlab.quantizers import CODEBOOKS, QUANTIZER_NAMES, TOPOLOGIES, Codebook
 
 
 @dataclass(frozen=True)
@@ -97,7 +97,7 @@ class TrainConfig:
     """A training run.
 
     Args:
-        quantizer: ddcl, vqvae, or none for the plain autoencoder.
+        quantizer: ddcl, vqvae, a peer (bsq, fsq, gumbel, lfq, rotation, simvq, softvq), or none for the plain autoencoder.
         encoder: backbone of encoder and decoder.
         data: cifar10, or sample (1,000 CIFAR-10 images that come with the package).
         codebook_size: codes per level; one number for all levels or a list with one for each. A cascade that is given one number has a
@@ -109,7 +109,8 @@ class TrainConfig:
         seed: of initialisation, data order and augmentation.
         name: folder of the run under run.root; default: quantizer, codebook size and time.
         topology: residual (each level quantizes what is left) or cascade (each level quantizes the centroids of the one before).
-        codebook_dim: dimension of the codes, the width of encoder output and decoder input.
+        codebook_dim: dimension of the codes, the width of encoder output and decoder input; default: the quantizer's own, log2 K for lfq
+            and bsq, the number of factors for fsq, 16 for all others.
         normalize_latents: fix the scale of the latents, mean 0 and variance 1 per channel.
         codebook: settings of the chosen quantizer, by their names in its class.
     """
@@ -125,7 +126,7 @@ class TrainConfig:
     seed: int = 0
     name: str | None = None
     topology: str = "residual"
-    codebook_dim: int = 16
+    codebook_dim: int | None = None
     normalize_latents: bool = True
     codebook: dict[str, Any] = field(default_factory=dict)
     conv: ConvConfig = field(default_factory=ConvConfig)
@@ -143,7 +144,7 @@ class TrainConfig:
             _require(getattr(self, name) >= 1, f"{name} must be at least 1, got {getattr(self, name)}")
         _require(0 < self.lr < math.inf, f"lr must be positive and finite, got {self.lr}")
         _require(self.seed >= 0, f"seed must not be negative, got {self.seed}")
-        _require(self.codebook_dim >= 1, f"codebook_dim must be at least 1, got {self.codebook_dim}")
+        _require(self.codebook_dim is None or self.codebook_dim >= 1, f"codebook_dim must be at least 1, got {self.codebook_dim}")
         if isinstance(self.codebook_size, list):
             _require(
                 len(self.codebook_size) == self.levels,
@@ -154,6 +155,28 @@ class TrainConfig:
         _require(isinstance(self.codebook, dict), f"settings of the quantizer must be a mapping, got {self.codebook!r}")
         _require(self.quantizer != "none" or self.levels == 1, "quantizer none has no levels: leave levels at 1")
         _require(self.quantizer != "none" or not self.codebook, "quantizer none has no codebook settings")
+
+        if self.quantizer != "none":
+            self._check_kind(CODEBOOKS[self.quantizer])
+
+    def _check_kind(self, kind: type[Codebook]) -> None:
+        _require(
+            self.levels == 1 or kind.stackable,
+            f"quantizer {self.quantizer} has one level: its codes have one fixed scale, and a second level would find nothing to quantize",
+        )
+        for size in self.codebook_sizes:
+            try:
+                kind.default_dim(size)
+            except ValueError as error:
+                raise VqlabError(str(error)) from error
+
+    @property
+    def latent_dim(self) -> int:
+        """Dimension of the codes: `codebook_dim`, or the quantizer's own."""
+        if self.codebook_dim is not None:
+            return self.codebook_dim
+        kind = Codebook if self.quantizer == "none" else CODEBOOKS[self.quantizer]
+        return kind.default_dim(max(self.codebook_sizes, default=1))
 
     @property
     def codebook_sizes(self) -> list[int]:
@@ -170,12 +193,12 @@ class TrainConfig:
         levels = [{"kind": self.quantizer, "codebook_size": size, **self.codebook} for size in self.codebook_sizes]
         return {
             "channels": 3,
-            "latent_dim": self.codebook_dim,
+            "latent_dim": self.latent_dim,
             "encoder": {"name": self.encoder, **self.conv.settings()},
             "quantizer": {
                 "topology": self.topology,
                 "normalize": self.normalize_latents,
-                "codebook_dim": self.codebook_dim,
+                "codebook_dim": self.latent_dim,
                 "levels": levels,
             },
         }

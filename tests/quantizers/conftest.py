@@ -56,8 +56,9 @@ def fit() -> Callable[..., list[float]]:
             out = quantizer(x)
             if optimizer is not None:
                 optimizer.zero_grad()
-                if out.loss.requires_grad:
-                    (out.loss + (out.quantized - x.float()).square().mean()).backward()
+                loss = out.loss + (out.quantized - x.float()).square().mean()
+                if loss.requires_grad:
+                    loss.backward()
                 optimizer.step()
             quantizer.after_step()
             losses.append(float(out.loss.detach()))

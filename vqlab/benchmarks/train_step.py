@@ -18,7 +18,7 @@ from tqdm import tqdm
 
 from vqlab.config import RunConfig, TrainConfig
 from vqlab.data import BatchLoader, ImageBatch, load_images
-from vqlab.quantizers import QUANTIZER_NAMES
+from vqlab.quantizers import PEER_NAMES, QUANTIZER_NAMES
 from vqlab.training.callbacks import TrainingBar
 from vqlab.training.module import TokenizerModule
 from vqlab.training.run import build_module
@@ -112,12 +112,13 @@ def _lightning_seconds(module: TokenizerModule, runtime: Runtime, loader: BatchL
 
 
 def benchmark_training(config: TrainConfig, rounds: int = 6, steps: int = 8) -> TrainBenchmark:
-    """Time training steps of every quantizer in bf16 and float32, and of `config.quantizer` under Lightning (CPU).
+    """Time training steps of every quantizer but the peers in bf16 and float32, and of `config.quantizer` under Lightning (CPU).
 
     rounds x steps steps are timed for each row, after one warm-up round.
     """
     tune_process(config.run.threads)
     data = load_images(config.data, config.run.data_root)
+    names = [name for name in QUANTIZER_NAMES if name not in PEER_NAMES]
 
     def loader() -> BatchLoader:
         return BatchLoader(data.train, config.batch_size, shuffle=True, augment=True, seed=config.seed, drop_last=True)
@@ -131,7 +132,7 @@ def benchmark_training(config: TrainConfig, rounds: int = 6, steps: int = 8) -> 
     loops = {
         (quantizer, name): BareLoop(fresh(quantizer, runtime), runtime, _endless(loader()))
         for name, runtime in runtimes.items()
-        for quantizer in QUANTIZER_NAMES
+        for quantizer in names
     }
     seconds: dict[tuple[str, str, str], list[float]] = {(q, name, "bare"): [] for q, name in loops}
     lightning_key = (config.quantizer, "bf16", "lightning")
@@ -147,8 +148,8 @@ def benchmark_training(config: TrainConfig, rounds: int = 6, steps: int = 8) -> 
             seconds[lightning_key] += times
     median = {key: statistics.median(times) for key, times in seconds.items()}
     rows = [StepSpeed(*key, step_ms=1e3 * value, images_per_second=config.batch_size / value) for key, value in median.items()]
-    ratios = {f"{q} / none, {name}": median[q, name, "bare"] / median["none", name, "bare"] for name in runtimes for q in QUANTIZER_NAMES}
-    ratios |= {f"float32 / bf16, {q}": median[q, "float32", "bare"] / median[q, "bf16", "bare"] for q in QUANTIZER_NAMES}
+    ratios = {f"{q} / none, {name}": median[q, name, "bare"] / median["none", name, "bare"] for name in runtimes for q in names}
+    ratios |= {f"float32 / bf16, {q}": median[q, "float32", "bare"] / median[q, "bf16", "bare"] for q in names}
     ratios[f"lightning / bare loop, {config.quantizer}"] = median[lightning_key] / median[config.quantizer, "bf16", "bare"]
     return TrainBenchmark(rows, ratios)
 

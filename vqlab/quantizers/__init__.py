@@ -1,7 +1,7 @@
 """Quantizers: codebooks (one level each) and the stack that puts them on maps and sequences."""
 
 from vqlab.quantizers.base import Codebook, LevelOutput, NonFiniteError, QuantizerOutput
-from vqlab.quantizers.build import CODEBOOKS, QUANTIZER_NAMES, build_codebook, build_quantizer
+from vqlab.quantizers.build import CODEBOOKS, PEER_NAMES, QUANTIZER_NAMES, build_codebook, build_quantizer
 from vqlab.quantizers.ddcl import DDCLCodebook
 from vqlab.quantizers.none import NoQuantizer
 from vqlab.quantizers.stack import TOPOLOGIES, Quantizer
@@ -9,6 +9,7 @@ from vqlab.quantizers.vq import VQCodebook
 
 __all__ = [
     "CODEBOOKS",
+    "PEER_NAMES",
     "QUANTIZER_NAMES",
     "TOPOLOGIES",
     "Codebook",

@@ -75,6 +75,8 @@ class Codebook(nn.Module):
     kind: str = ""
     #: True if `forward` returns a soft mixture that differs from the code its index decodes to.
     is_soft: bool = False
+    #: False if a second level of the same codes would find nothing to quantize.
+    stackable: bool = True
     #: Names of the scalars in `LevelOutput.parts`.
     part_names: tuple[str, ...] = ()
 
@@ -86,6 +88,11 @@ class Codebook(nn.Module):
             raise ValueError(f"codebook_size must be at least 1, got {codebook_size}")
         self.dim = dim
         self.codebook_size = codebook_size
+
+    @classmethod
+    def default_dim(cls, codebook_size: int) -> int:
+        """The dimension to give codes where none is asked for. Raises ValueError for a size that the kind cannot have."""
+        return 16
 
     @property
     def codes(self) -> Tensor:

@@ -10,13 +10,16 @@ from vqlab.errors import VqlabError
 from vqlab.quantizers.base import Codebook
 from vqlab.quantizers.ddcl import DDCLCodebook
 from vqlab.quantizers.none import NoQuantizer
+from vqlab.quantizers.peers import PEERS
 from vqlab.quantizers.stack import Quantizer
 from vqlab.quantizers.vq import VQCodebook
 from vqlab.registry import Registry
 
-CODEBOOKS: Registry[type[Codebook]] = Registry("quantizer", {cls.kind: cls for cls in (DDCLCodebook, VQCodebook)})
+CODEBOOKS: Registry[type[Codebook]] = Registry("quantizer", {cls.kind: cls for cls in (DDCLCodebook, VQCodebook, *PEERS)})
 #: What `--quantizer` takes: every kind of codebook, and none at all.
 QUANTIZER_NAMES = (*CODEBOOKS, "none")
+#: Those of them that come from other papers to compare with.
+PEER_NAMES = tuple(cls.kind for cls in PEERS)
 
 
 def build_codebook(settings: Any, dim: int) -> Codebook:

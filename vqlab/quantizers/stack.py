@@ -94,11 +94,14 @@ class Quantizer(nn.Module):
                     code = nn.functional.embedding(out.indices, level.codes)
                     total, base, rest = base + out.quantized, base + code, rest - code
                 else:
-                    # Straight through the sum so far; the code itself is a constant, so that later commitments reach the encoder.
-                    straight_through = True
-                    code = nn.functional.embedding(out.indices, level.codes).detach()
-                    total = base = z + (base + out.quantized - z).detach()
-                    rest = rest - code
+                    # The first hard level's own estimator passes the decoder's gradient on whole, once; after soft levels it goes straight
+                    # through their sum. The code itself is a constant, so that later commitments reach the encoder.
+                    if straight_through:
+                        total = base + out.quantized.detach()
+                    else:
+                        total = out.quantized if len(outputs) == 1 else z + (base + out.quantized - z).detach()
+                    straight_through, base = True, total
+                    rest = rest - nn.functional.embedding(out.indices, level.codes).detach()
                 prefixes.append(total)
             if self.topology == "residual" or self.num_levels == 1:
                 indices = torch.stack([out.indices for out in outputs], -1)

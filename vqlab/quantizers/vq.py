@@ -120,11 +120,15 @@ class VQCodebook(Codebook):
         if self.training and self.tracks_counts:
             self._collect(z.detach(), indices)
         return LevelOutput(
-            quantized=z + (e - z).detach(),
+            quantized=self.pass_gradient(z, e),
             indices=indices,
             loss=loss,
             parts={"distortion": commitment.detach() * self.dim, "commitment": commitment.detach(), "revived": self.revived.float()},
         )
+
+    def pass_gradient(self, z: Tensor, code: Tensor) -> Tensor:
+        """The codes, with a gradient for the tokens: (n, dim), (n, dim) -> (n, dim); here straight through."""
+        return z + (code - z).detach()
 
     @torch.no_grad()
     def _collect(self, z: Tensor, indices: Tensor) -> None:
