@@ -175,10 +175,9 @@ class _SoftAssign(torch.autograd.Function):
         work = zc.new_empty(2 - len(kept), min(ctx.rows, n), k)
         for block in _row_blocks(n, ctx.rows):
             size = block.stop - block.start
-            if kept:
-                q = kept[0][block]
-            else:
-                q = torch.softmax(torch.addmm(bias, zc[block], key.T, out=work[1, :size]), -1, out=work[1, :size])
+            q = kept[0][block] if kept else work[1, :size]
+            if not kept:
+                torch.softmax(torch.addmm(bias, zc[block], key.T, out=q), -1, out=q)
             # ds = q (dq - sum_k q dq + g_lse). The sum must come from the very products it is subtracted from: the keys multiply what is
             # left of them by 1/T. A column sum is one more value per prototype, whose upstream gradient is the same for every token.
             ds = torch.addmm(g_total, upstream[block], table, out=work[0, :size]).mul_(q)

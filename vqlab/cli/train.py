@@ -40,8 +40,9 @@ def config_from_options(options: Namespace, defaults: Namespace) -> TrainConfig:
     for kind in CODEBOOKS:
         if kind == content["quantizer"]:
             continue
-        default, given = defaults.as_dict().get(kind), content.pop(kind, None)
-        for name, value in (given or {}).items():  # a kind without settings has no entry
+        # A kind without settings has no entry.
+        default, given = defaults.as_dict().get(kind) or {}, content.pop(kind, None) or {}
+        for name, value in given.items():
             if value != default[name]:
                 raise VqlabError(f"--{kind}.{name} is set, but the quantizer is {content['quantizer']}: it would have no effect")
     return TrainConfig.from_dict(content)

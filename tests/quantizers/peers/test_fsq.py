@@ -65,5 +65,5 @@ def test_the_gradient_is_that_of_the_bound() -> None:
 
 def test_without_the_library_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "vector_quantize_pytorch", None)
-    with pytest.raises(VqlabError, match=r"quantizer 'fsq' needs the package vector-quantize-pytorch .*extra 'peers'"):
+    with pytest.raises(VqlabError, match=r"quantizer 'fsq' needs vector-quantize-pytorch .*extra 'peers'"):
         FSQCodebook(3, 512)

@@ -4,7 +4,7 @@ Sources: Yu et al., "Language Model Beats Diffusion: Tokenizer Is Key to Visual 
 and Video Tokenization with Binary Spherical Quantization" (BSQ, arXiv:2406.07548).
 
     lfq   u = z            code = sign(u)                     bsq   u = z / ||z||      code = sign(u) / sqrt(dim)
-    q_nk = softmax_k(2 beta u_n . code_k)                     beta = inverse_temperature
+    q_nk = softmax_k(2 beta u_n . code_k) = softmax_k(-beta ||u_n - code_k||^2), codes being of one length     beta = inverse_temperature
     entropy penalty = mean_n H(q_n) - diversity H(mean_n q_n)
     loss = entropy_weight (entropy penalty) + commitment_weight mean (u - code)^2
 
@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from vqlab.assignment import entropy_of
-from vqlab.fused import soft_attention
+from vqlab.fused import soft_assign
 from vqlab.quantizers.base import LevelOutput
 from vqlab.quantizers.peers.implicit import GridCodes, ImplicitCodebook
 
@@ -93,10 +93,8 @@ class LFQCodebook(ImplicitCodebook):
         snapped = self.snap(inner)
         u = self.bounded(inner)
         commitment = (u - snapped.values.detach()).square().mean()
-        grid, query = self.grid, 2.0 * self.inverse_temperature * u
-        sums = soft_attention(query, grid, grid)
-        token_entropy = (sums.lse - (query * sums.out).sum(-1)).mean()
-        mean_entropy = entropy_of(sums.total / max(z.shape[0], 1))
+        soft = soft_assign(u, self.grid, 1.0 / self.inverse_temperature)
+        token_entropy, mean_entropy = soft.entropy.mean(), entropy_of(soft.mean_assignment)
         loss = self.commitment_weight * commitment
         if self.entropy_weight:
             loss = loss + self.entropy_weight * (token_entropy - self.diversity * mean_entropy)

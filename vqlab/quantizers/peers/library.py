@@ -19,5 +19,5 @@ def load_library(kind: str) -> ModuleType:
         return importlib.import_module(LIBRARY)
     except ImportError as error:
         raise VqlabError(
-            f"quantizer {kind!r} needs the package vector-quantize-pytorch ({error}): install the extra 'peers', pip install -e \".[peers]\""
+            f"quantizer {kind!r} needs vector-quantize-pytorch ({error}): install the extra 'peers': pip install -e \".[peers]\""
         ) from error

@@ -5,6 +5,8 @@ Source: Chen et al., "SoftVQ-VAE: Efficient 1-Dimensional Continuous Tokenizer" 
     z, p on the unit sphere       q_nk = softmax_k(z_n . p_k / tau)       quantized = sum_k q_nk p_k       id = argmax_k q_nk
     loss = entropy_weight (mean_n H(q_n) - H(mean_n q_n))
 
+On the sphere z.p = 1 - ||z - p||^2 / 2, so that q is a Boltzmann assignment of temperature 2 tau (`vqlab.fused.soft_assign`).
+
 Made for continuous tokens: tau is constant, and nothing makes what ids decode to come close to the soft output.
 """
 
@@ -17,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from vqlab.assignment import entropy_of
-from vqlab.fused import soft_attention
+from vqlab.fused import nearest, soft_assign
 from vqlab.quantizers.base import Codebook, LevelOutput
 
 
@@ -49,23 +51,18 @@ class SoftVQCodebook(Codebook):
     def forward(self, z: Tensor) -> LevelOutput:
         """Soft means of the codes, without the tokens x codes matrix: (n, dim) float32 -> LevelOutput with parts entropy mean_n H(q_n)
         and usage_penalty log K - H(mean_n q_n), in nats."""
-        codes = self.codes
-        query = nn.functional.normalize(z, dim=-1) / self.tau
-        sums = soft_attention(query, codes, codes)
-        entropy = (sums.lse - (query * sums.out).sum(-1)).clamp_min(0.0).mean()
-        mean_assignment = sums.total / max(z.shape[0], 1)
-        mean_entropy = entropy_of(mean_assignment)
+        soft = soft_assign(nn.functional.normalize(z, dim=-1), self.codes, 2.0 * self.tau)
+        entropy, mean_entropy = soft.entropy.mean(), entropy_of(soft.mean_assignment)
         return LevelOutput(
-            quantized=sums.out,
-            indices=sums.indices,
+            quantized=soft.centroid,
+            indices=soft.indices,
             loss=self.entropy_weight * (entropy - mean_entropy),
             parts={"entropy": entropy.detach(), "usage_penalty": math.log(self.codebook_size) - mean_entropy.detach()},
-            mean_assignment=mean_assignment.detach(),
+            mean_assignment=soft.mean_assignment.detach(),
         )
 
     def encode(self, z: Tensor) -> Tensor:
-        codes = self.codes
-        return soft_attention(nn.functional.normalize(z, dim=-1) / self.tau, codes, codes).indices
+        return nearest(nn.functional.normalize(z, dim=-1), self.codes)
 
     def freeze(self, frozen: bool = True) -> None:
         self.embedding.requires_grad_(not frozen)
