@@ -20,7 +20,7 @@ train: $(RUN_READY)
 	$(VENV)/bin/python train.py --quantizer ddcl $(ARGS)
 
 test: $(DEV_READY)
-	$(VENV)/bin/python -m pytest $(ARGS)
+	$(VENV)/bin/python -m pytest --numprocesses auto --maxprocesses 4 $(ARGS)
 
 lint: $(DEV_READY)
 	$(VENV)/bin/ruff check .

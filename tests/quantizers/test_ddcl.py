@@ -19,7 +19,7 @@ def trained(steps: int = 5, **settings: object) -> DDCLCodebook:
 
 
 def test_forward_equals_the_reference() -> None:
-    level = trained(loss_weight=0.3, usage_weight=0.2, entropy_weight=0.1, tau_fraction=0.5).eval()
+    level = trained(loss_weight=0.3, usage_weight=0.2, usage_end=0.25, entropy_weight=0.1, tau_fraction=0.5).eval()
     z = torch.randn(50, 4)
     out = level(z)
     temperature = float(level.temperature)
@@ -28,7 +28,7 @@ def test_forward_equals_the_reference() -> None:
     penalty = math.log(16) + float((want.mean_assignment * want.mean_assignment.log()).sum())
     grown = 5 / (20 * 0.5)  # the entropy term grows with the cooling: 5 of 10 steps
     spread = float(level.covariance.trace()) / 4
-    expected = 0.3 * float(want.l_q) / 4 + 0.2 * penalty + 0.1 * grown * spread * float(want.entropy.mean())
+    expected = 0.3 * float(want.l_q) / 4 + 0.2 * (1 - 0.75 * grown) * penalty + 0.1 * grown * spread * float(want.entropy.mean())
     assert out.loss.item() == pytest.approx(expected, rel=1e-4)
     assert float(out.parts["L_q"]) == pytest.approx(float(want.l_q), rel=1e-5)
     assert float(out.parts["L_OLS"] + out.parts["V"]) == pytest.approx(float(want.l_q), rel=1e-5)
@@ -56,7 +56,8 @@ def test_gradient_of_the_entropy_term() -> None:
     z = torch.randn(50, 4, requires_grad=True)
     level(z).loss.backward()
     z2, p2 = z.detach().double().requires_grad_(), level.prototypes.detach().double().requires_grad_()
-    (0.4 * soft_assign_reference(z2, p2, float(level.temperature)).entropy.mean()).backward()
+    spread = float(level.covariance.trace()) / 4  # the tokens' variance per dimension
+    (0.4 * spread * soft_assign_reference(z2, p2, float(level.temperature)).entropy.mean()).backward()
     for got, want in ((z.grad, z2.grad), (level.prototypes.grad, p2.grad)):
         torch.testing.assert_close(got.double(), want, rtol=1e-3, atol=1e-3 * float(want.abs().max()))
 

@@ -35,6 +35,7 @@ class DDCLCodebook(Codebook):
         tau_fraction: share of the training over which it cools.
         loss_weight: weight of L_q per dimension in the loss.
         usage_weight: weight of log K - H(mean_n q_n), the push toward equal use.
+        usage_end: share of usage_weight that is left when tau has cooled.
         entropy_weight: weight of mean_n H(q_n) times the tokens' variance per dimension, the push toward one code per token, growing from 0
             as tau cools; pure DDCL has both at 0.
         init: "kmeans" or "data" (first training batch), or "random".
@@ -53,11 +54,12 @@ class DDCLCodebook(Codebook):
         codebook_size: int,
         *,
         tau_start: float = 0.1,
-        tau_end: float = 0.004,
+        tau_end: float = 0.002,
         tau_shape: str = "geometric",
         tau_fraction: float = 0.6,
         loss_weight: float = 0.05,
         usage_weight: float = 0.03,
+        usage_end: float = 0.2,
         entropy_weight: float = 0.03,
         init: str = "kmeans",
         covariance_momentum: float = 0.05,
@@ -68,9 +70,12 @@ class DDCLCodebook(Codebook):
         for name, weight in (("loss_weight", loss_weight), ("usage_weight", usage_weight), ("entropy_weight", entropy_weight)):
             if not 0 <= weight < float("inf"):
                 raise ValueError(f"{name} must be finite and not negative, got {weight}")
+        if not 0 <= usage_end <= 1:
+            raise ValueError(f"usage_end is a share of usage_weight and must lie in [0, 1], got {usage_end}")
         if not 0 < covariance_momentum <= 1:
             raise ValueError(f"covariance_momentum must lie in (0, 1], got {covariance_momentum}")
         self.loss_weight, self.usage_weight, self.entropy_weight = loss_weight, usage_weight, entropy_weight
+        self.usage_end = usage_end
         self.init, self.covariance_momentum = init, covariance_momentum
         self.schedule = TemperatureSchedule(tau_start, tau_end, tau_shape, tau_fraction)
         self.prototypes = nn.Parameter(torch.randn(codebook_size, dim))
@@ -123,15 +128,16 @@ class DDCLCodebook(Codebook):
         soft = soft_assign(z, self.prototypes, temperature)
         unused = assignment.usage_penalty(soft.mean_assignment)
         loss = self.loss_weight * soft.l_q / self.dim
-        entropy, tau = soft.entropy.mean(), self.schedule.tau
+        entropy, tau, cooled = soft.entropy.mean(), self.schedule.tau, self.schedule.progress
         if self.usage_weight:
-            loss = loss + self.usage_weight * unused
+            # Equal use brings every code into play; once all are, the codes that decode best are not used quite equally.
+            loss = loss + self.usage_weight * (1.0 - (1.0 - self.usage_end) * cooled) * unused
         if self.entropy_weight:
             # Without it the encoder answers cooling by crowding its tokens, so that mixtures of prototypes keep carrying what ids cannot.
             # At full strength from the start, prototypes that win late would starve. Like L_q / dim it scales with the tokens' variance:
             # later levels, which have little left to say, must not outweigh the reconstruction.
             spread = self.covariance.trace() / self.dim
-            loss = loss + self.entropy_weight * self.schedule.progress * spread * entropy
+            loss = loss + self.entropy_weight * cooled * spread * entropy
         free_energy = assignment.free_energy(soft.log_partition, temperature)
         values = (soft.l_q, soft.l_ols, soft.v, entropy, free_energy, unused, tau, temperature)
         return LevelOutput(
@@ -174,6 +180,7 @@ class DDCLCodebook(Codebook):
             "tau_fraction": s.fraction,
             "loss_weight": self.loss_weight,
             "usage_weight": self.usage_weight,
+            "usage_end": self.usage_end,
             "entropy_weight": self.entropy_weight,
             "init": self.init,
             "covariance_momentum": self.covariance_momentum,
