@@ -191,7 +191,7 @@ def test_options_and_targets_in_the_text_exist(page: Path) -> None:
 
 def test_tables_of_options_state_the_defaults() -> None:
     method, peers = ((ROOT / "docs" / name).read_text(encoding="utf-8") for name in ("method.md", "peers.md"))
-    sections = {title: body for title, body in re.findall(r"^## (.+?)\n(.*?)(?=^## |\Z)", peers, re.MULTILINE | re.DOTALL)}
+    sections = dict(re.findall(r"^## (.+?)\n(.*?)(?=^## |\Z)", peers, re.MULTILINE | re.DOTALL))
     sections |= {"lfq": sections["lfq and bsq"], "bsq": sections["lfq and bsq"], "rotation": method}
     for kind in CODEBOOKS:
         stated: dict[str, str] = {}

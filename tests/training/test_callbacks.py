@@ -79,7 +79,9 @@ def test_warns_of_a_small_collapse_margin(make_config: Any, few_images: ImageDat
         margin = steps["level1/margin"][step - 1]
         assert margin < 1
         assert f"warning: step {step}: collapse margin T_c/T of level 1 is {margin:.2f} < 1" in shown
-        assert f"tau is 50 and ought to stay below {50 * margin:.3g}; lower ddcl.tau_start or ddcl.tau_end, or set ddcl.keep_margin" in shown
+        assert (
+            f"tau is 50 and ought to stay below {50 * margin:.3g}; lower ddcl.tau_start or ddcl.tau_end, or set ddcl.keep_margin" in shown
+        )
     assert shown.count("warning: ") - shown.count("warning: level 1 used only") == 2
     assert shown.index("warning: step 1:") < shown.index("epoch 1:")
     train(make_config(epochs=1, name="silent"))

@@ -39,7 +39,7 @@ class DDCLCodebook(Codebook):
             as tau cools; pure DDCL has both at 0.
         init: "kmeans" or "data" (first training batch), or "random".
         covariance_momentum: share of the new batch in the running Cov z.
-        keep_margin: strict mode: the least collapse margin T_c / T, kept by lowering T to T_c / keep_margin where tau asks for more; 0: never.
+        keep_margin: strict mode: the least collapse margin T_c / T, kept by lowering T where tau asks for more; 0: never.
     """
 
     kind = "ddcl"

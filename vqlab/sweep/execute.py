@@ -76,7 +76,8 @@ def _check_same(run: PlannedRun, folder: Path) -> None:
     if different:
         key = different[0]
         raise VqlabError(
-            f"{folder} was trained with {key} {found.get(key)!r}, the sweep asks for {planned.get(key)!r}: choose another --out, or remove it"
+            f"{folder} was trained with {key} {found.get(key)!r}, the sweep asks for {planned.get(key)!r}: "
+            "choose another --out, or remove the folder"
         )
 
 

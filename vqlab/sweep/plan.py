@@ -1,12 +1,12 @@
 """From a sweep's file to the list of its runs: every combination of the axes, checked before anything is trained.
 
-    base: [../base.yaml]              configuration files, relative to this one, later ones win
-    settings: {epochs: 4, ...}        nested or dotted keys, for all runs
-    axes:                             any dotted key of the configuration
-      quantizer: [ddcl, vqvae]
-      codebook_size: [512, 2048]
-      ddcl.tau_end: [0.004, 0.01]     settings of one quantizer: an axis of its runs alone
-      seed: [0, 1, 2]
+base: [../base.yaml]              configuration files, relative to this one, later ones win
+settings: {epochs: 4, ...}        nested or dotted keys, for all runs
+axes:                             any dotted key of the configuration
+  quantizer: [ddcl, vqvae]
+  codebook_size: [512, 2048]
+  ddcl.tau_end: [0.004, 0.01]     settings of one quantizer: an axis of its runs alone
+  seed: [0, 1, 2]
 """
 
 from __future__ import annotations

@@ -52,7 +52,9 @@ class EpochRecorder(L.Callback):
             row |= {f"level{i}/{name}": float(value) for name, value in (parts | book.diagnostics()).items()}
         self.steps.append(row)
         if trainer.is_global_zero:
-            self._watch_margins({i: row.get(f"level{i}/margin") for i in range(1, len(module.latest_parts) + 1)}, module, trainer.global_step)
+            self._watch_margins(
+                {i: row.get(f"level{i}/margin") for i in range(1, len(module.latest_parts) + 1)}, module, trainer.global_step
+            )
 
     def _watch_margins(self, margins: dict[int, float | None], module: TokenizerModule, step: int) -> None:
         """Warn, once per level and epoch, where the collapse of all prototypes attracts."""
@@ -63,8 +65,9 @@ class EpochRecorder(L.Callback):
             self._warned.add(i)
             tau = float(module.latest_parts[i - 1]["tau"])
             print(
-                f"warning: step {step}: collapse margin T_c/T of level {i} is {margin:.2f} < 1, its prototypes may merge: tau is {tau:.3g} and "
-                f"ought to stay below {tau * margin:.3g}; lower {book.kind}.tau_start or {book.kind}.tau_end, or set {book.kind}.keep_margin",
+                f"warning: step {step}: collapse margin T_c/T of level {i} is {margin:.2f} < 1, its prototypes may merge: "
+                f"tau is {tau:.3g} and ought to stay below {tau * margin:.3g}; "
+                f"lower {book.kind}.tau_start or {book.kind}.tau_end, or set {book.kind}.keep_margin",
                 flush=True,
             )
 
