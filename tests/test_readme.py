@@ -190,16 +190,18 @@ def test_options_and_targets_in_the_text_exist(page: Path) -> None:
 
 
 def test_tables_of_options_state_the_defaults() -> None:
-    text = (ROOT / "docs" / "method.md").read_text(encoding="utf-8")
-    stated: dict[str, str] = {}
-    for names, values in re.findall(r"^\| (`.+?`) \| ([^|]+?) \| ", text, re.MULTILINE):
-        keys = re.findall(r"`(\w+)`", names)
-        stated |= dict(zip(keys, values.split(", "), strict=True)) if len(keys) == values.count(", ") + 1 else {}
+    method, peers = ((ROOT / "docs" / name).read_text(encoding="utf-8") for name in ("method.md", "peers.md"))
+    sections = dict(re.findall(r"^## (.+?)\n(.*?)(?=^## |\Z)", peers, re.MULTILINE | re.DOTALL))
+    sections |= {"lfq": sections["lfq and bsq"], "bsq": sections["lfq and bsq"], "rotation": method}
     for kind in CODEBOOKS:
+        stated: dict[str, str] = {}
+        for names, values in re.findall(r"^\| (`.+?`) \| ([^|]+?) \| ", sections.get(kind, method), re.MULTILINE):
+            keys = re.findall(r"`(\w+)`", names)
+            stated |= dict(zip(keys, values.split(", "), strict=True)) if len(keys) == values.count(", ") + 1 else {}
         for name, default in CODEBOOKS[kind](4, 8).settings().items():
             assert stated.get(name) == str(default), f"{kind}.{name}"
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    assert f"| `--codebook_dim` | dimension of the codes ({TrainConfig().codebook_dim}) |" in readme
+    assert f"| `--codebook_dim` | dimension of the codes ({TrainConfig().latent_dim}, or the quantizer's own) |" in readme
 
 
 # -- links -----------------------------------------------------------------------------------------------------------------------
@@ -250,6 +252,8 @@ def test_every_column_and_key_of_a_run_is_defined(tmp_path: Path, unchanged_proc
     runs = [
         train(replace(tiny, name="stack", levels=2, topology="cascade")),
         train(replace(tiny, name="hard", quantizer="vqvae")),
+        train(replace(tiny, name="lfq", quantizer="lfq")),
+        train(replace(tiny, name="gumbel", quantizer="gumbel")),
         train(replace(tiny, name="plain", quantizer="none")),
     ]
     written, keys = set(), set()

@@ -97,10 +97,10 @@ def test_what_ids_decode_to_is_what_hard_levels_hand_on(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", [kind for kind in CODEBOOKS if issubclass(CODEBOOKS[kind], ImplicitCodebook)])
-def test_a_grid_in_its_own_dimension_learns_nothing_and_every_token_reaches_every_code(kind: str) -> None:
+def test_a_grid_in_its_own_dimension_learns_nothing_and_has_tokens_for_every_code(kind: str) -> None:
     level = book(kind, CODEBOOKS[kind].default_dim(64), 64)
     assert list(level.parameters()) == []
-    assert torch.equal(level.encode(3 * level.codes), torch.arange(64))
+    assert len(level.encode(2 * torch.randn(20_000, level.dim)).unique()) == 64
 
 
 @KINDS

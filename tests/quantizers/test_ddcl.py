@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from vqlab.assignment import soft_assign_reference
+from vqlab.assignment import covariance, critical_temperature, separation, soft_assign_reference
 from vqlab.quantizers import DDCLCodebook
 
 
@@ -193,3 +193,50 @@ def test_prototypes_of_the_layer_do_not_collapse_while_the_margin_is_above_one()
         spread[margin] = float((level.prototypes - level.prototypes.mean(0)).norm().detach())
     assert spread[1.5] > 0.5
     assert spread[0.7] < 1e-3
+
+
+# -- strict mode ---------------------------------------------------------------------------------------------
+
+
+def separation_behind_a_shrinking_encoder(keep_margin: float) -> tuple[list[float], float]:
+    """Tokens shrink by 40 % a step, faster than the running covariance follows: margins for the tokens of each step, and the smallest
+    distance of two prototypes in the end, relative to the tokens."""
+    torch.manual_seed(0)
+    settings = {"tau_start": 0.3, "tau_end": 0.3, "init": "data", "loss_weight": 1.0, "usage_weight": 0.0, "entropy_weight": 0.0}
+    level = DDCLCodebook(3, 8, **settings, keep_margin=keep_margin).train()
+    shape, margins = torch.tensor([2.0, 1.0, 0.5]), []
+    for step in range(40):
+        scale = max(0.6**step, 0.6**12)
+        z = scale * shape * torch.randn(400, 3)
+        out = level(z)
+        margins.append(float(critical_temperature(covariance(z)) / out.parts["temperature"]))
+        (gradient,) = torch.autograd.grad(out.loss, [level.prototypes])
+        with torch.no_grad():
+            level.prototypes.sub_(3.0 * gradient)
+        level.after_step()
+    return margins, float(separation(level.prototypes.detach() / scale).minimum)
+
+
+def test_strict_mode_keeps_prototypes_apart_behind_an_encoder_that_shrinks() -> None:
+    margins, apart = separation_behind_a_shrinking_encoder(0.0)
+    assert min(margins) < 0.01
+    strict, apart_strict = separation_behind_a_shrinking_encoder(1.5)
+    assert min(strict) >= 1.5 * (1 - 1e-5)
+    assert apart_strict > 1.0
+    assert apart < 1e-3
+
+
+def test_strict_mode_changes_nothing_while_the_margin_is_large() -> None:
+    z, outs = torch.randn(50, 4), []
+    for keep_margin in (0.0, 1.5):
+        torch.manual_seed(0)
+        outs.append(DDCLCodebook(4, 8, keep_margin=keep_margin).train()(z))
+    free, strict = outs
+    assert torch.equal(free.loss, strict.loss)
+    assert torch.equal(free.quantized, strict.quantized)
+
+
+@pytest.mark.parametrize("value", [-1.0, 0.5, float("inf"), float("nan")])
+def test_refused_margins(value: float) -> None:
+    with pytest.raises(ValueError, match="keep_margin must be 0"):
+        DDCLCodebook(4, 8, keep_margin=value)

@@ -72,11 +72,26 @@ def test_warns_of_a_falling_usage(make_config: Any, few_images: ImageData, capsy
 
 
 def test_warns_of_a_small_collapse_margin(make_config: Any, few_images: ImageData, capsys: pytest.CaptureFixture[str]) -> None:
-    folder = train(make_config(epochs=1, ddcl={"tau_start": 50.0, "tau_end": 50.0}))
-    margin = pd.read_csv(folder / "metrics.csv")["train/level1/margin"][0]
-    assert margin < 1
-    assert f"warning: collapse margin T_c/T of level 1 is {margin:.2f} < 1" in capsys.readouterr().out
+    folder = train(make_config(ddcl={"tau_start": 50.0, "tau_end": 50.0}))
+    steps = pd.read_csv(folder / "steps.csv")
+    shown = capsys.readouterr().out
+    for step in (1, 9):  # at the first step of each epoch, and no more than once
+        margin = steps["level1/margin"][step - 1]
+        assert margin < 1
+        assert f"warning: step {step}: collapse margin T_c/T of level 1 is {margin:.2f} < 1" in shown
+        assert (
+            f"tau is 50 and ought to stay below {50 * margin:.3g}; lower ddcl.tau_start or ddcl.tau_end, or set ddcl.keep_margin" in shown
+        )
+    assert shown.count("warning: ") - shown.count("warning: level 1 used only") == 2
+    assert shown.index("warning: step 1:") < shown.index("epoch 1:")
     train(make_config(epochs=1, name="silent"))
+    assert "margin" not in capsys.readouterr().out
+
+
+def test_the_strict_mode_keeps_the_margin(make_config: Any, few_images: ImageData, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = train(make_config(levels=2, ddcl={"tau_start": 50.0, "tau_end": 50.0, "keep_margin": 1.25}))
+    steps = pd.read_csv(folder / "steps.csv")
+    assert (steps[["level1/margin", "level2/margin"]] > 1.24).all(axis=None)
     assert "margin" not in capsys.readouterr().out
 
 

@@ -40,6 +40,7 @@ class DDCLCodebook(Codebook):
             as tau cools; pure DDCL has both at 0.
         init: "kmeans" or "data" (first training batch), or "random".
         covariance_momentum: share of the new batch in the running Cov z.
+        keep_margin: strict mode: the least collapse margin T_c / T, kept by lowering T where tau asks for more; 0: never.
     """
 
     kind = "ddcl"
@@ -63,6 +64,7 @@ class DDCLCodebook(Codebook):
         entropy_weight: float = 0.03,
         init: str = "kmeans",
         covariance_momentum: float = 0.05,
+        keep_margin: float = 0.0,
     ) -> None:
         super().__init__(dim, codebook_size)
         if init not in INITIALIZATIONS:
@@ -74,6 +76,9 @@ class DDCLCodebook(Codebook):
             raise ValueError(f"usage_end is a share of usage_weight and must lie in [0, 1], got {usage_end}")
         if not 0 < covariance_momentum <= 1:
             raise ValueError(f"covariance_momentum must lie in (0, 1], got {covariance_momentum}")
+        if keep_margin != 0 and not 1 <= keep_margin < float("inf"):
+            raise ValueError(f"keep_margin must be 0 (off) or a margin of at least 1, got {keep_margin}")
+        self.keep_margin = keep_margin
         self.loss_weight, self.usage_weight, self.entropy_weight = loss_weight, usage_weight, entropy_weight
         self.usage_end = usage_end
         self.init, self.covariance_momentum = init, covariance_momentum
@@ -90,7 +95,13 @@ class DDCLCodebook(Codebook):
     @property
     def temperature(self) -> Tensor:
         """T = tau tr(Cov z), 0-dim float32; a floor keeps it positive where the tokens have no variance (an exhausted residual)."""
-        return self.schedule.tau * self.covariance.trace().clamp_min(1e-6 * self.dim)
+        return self._limited(self.schedule.tau * self.covariance.trace().clamp_min(1e-6 * self.dim), self.covariance)
+
+    def _limited(self, temperature: Tensor, covariance: Tensor) -> Tensor:
+        """In strict mode at most T_c / keep_margin for tokens of this covariance."""
+        if not self.keep_margin:
+            return temperature
+        return torch.minimum(temperature, assignment.critical_temperature(covariance).clamp_min(1e-6) / self.keep_margin)
 
     @property
     def margin(self) -> Tensor:
@@ -98,8 +109,8 @@ class DDCLCodebook(Codebook):
         return assignment.critical_temperature(self.covariance) / self.temperature
 
     @torch.no_grad()
-    def _observe(self, z: Tensor) -> None:
-        """Initialise from the first training batch and keep the running covariance."""
+    def _observe(self, z: Tensor) -> Tensor:
+        """Initialise from the first training batch and keep the running covariance; returns that of the batch (of all processes)."""
         if z.shape[0] and not self.initialised[0] and self.prototypes.requires_grad:
             self.prototypes.copy_(initial_codes(z, self.codebook_size, self.init))
             self.initialised[0] = True
@@ -109,7 +120,7 @@ class DDCLCodebook(Codebook):
             dist.all_reduce(sums)
         n = sums[-1]
         if n == 0:
-            return
+            return self.covariance
         # Mean first: the difference of raw moments would lose all digits of tokens far from 0.
         centred = z - sums[:-1] / n
         batch = centred.T @ centred / n
@@ -118,13 +129,17 @@ class DDCLCodebook(Codebook):
         momentum = self.covariance_momentum if self.initialised[1] else 1.0
         self.covariance.lerp_(batch, momentum)
         self.initialised[1] = True
+        return batch
 
     def forward(self, z: Tensor) -> LevelOutput:
         """Soft centroids and the competitive loss: (n, dim) float32 -> LevelOutput with parts
         L_q, L_OLS, V, entropy, free_energy, usage_penalty, tau, temperature (V in squared token units, entropy in nats)."""
         if self.training:
-            self._observe(z.detach())
-        temperature = self.temperature
+            batch = self._observe(z.detach())
+            # Running statistics lag behind an encoder that shrinks its tokens: strict means for these tokens, too.
+            temperature = self._limited(self.temperature, batch)
+        else:
+            temperature = self.temperature
         soft = soft_assign(z, self.prototypes, temperature)
         unused = assignment.usage_penalty(soft.mean_assignment)
         loss = self.loss_weight * soft.l_q / self.dim
@@ -184,4 +199,5 @@ class DDCLCodebook(Codebook):
             "entropy_weight": self.entropy_weight,
             "init": self.init,
             "covariance_momentum": self.covariance_momentum,
+            "keep_margin": self.keep_margin,
         }

@@ -21,7 +21,18 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter, NullLocator, PercentFormatter
 from numpy.typing import ArrayLike
 
-COLOURS = {"ddcl": "#0072B2", "vqvae": "#D55E00", "none": "#4D4D4D"}
+COLOURS = {
+    "ddcl": "#0072B2",
+    "vqvae": "#D55E00",
+    "none": "#4D4D4D",
+    "fsq": "#009E73",
+    "simvq": "#E69F00",
+    "rotation": "#CC79A7",
+    "lfq": "#56B4E9",
+    "bsq": "#7B5EA7",
+    "gumbel": "#8C6D1F",
+    "softvq": "#000000",
+}
 OTHER_COLOURS = ("#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 LEVEL_STYLES: tuple[Any, ...] = ("-", "-.", ":", (0, (5, 1, 1, 1, 1, 1)), (0, (1, 3)), (0, (7, 2)))
 SOFT_STYLE: Any = (0, (4, 2))

@@ -29,6 +29,7 @@ class EpochRecorder(L.Callback):
         self.seconds = 0.0
         self._since = self._epoch_started = self._trained = time.perf_counter()
         self._images = 0
+        self._warned: set[int] = set()  # levels whose margin has been warned of in this epoch
 
     # -- steps ------------------------------------------------------------------------------------------------------------------
 
@@ -39,6 +40,7 @@ class EpochRecorder(L.Callback):
 
     def on_train_epoch_start(self, trainer: L.Trainer, module: L.LightningModule) -> None:
         self._epoch_started, self._images = time.perf_counter(), 0
+        self._warned.clear()
 
     def on_train_batch_end(self, trainer: L.Trainer, module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
         self._images += len(batch.images) * trainer.world_size
@@ -49,6 +51,25 @@ class EpochRecorder(L.Callback):
         for i, (parts, book) in enumerate(zip(module.latest_parts, module.tokenizer.quantizer.codebooks, strict=True), 1):
             row |= {f"level{i}/{name}": float(value) for name, value in (parts | book.diagnostics()).items()}
         self.steps.append(row)
+        if trainer.is_global_zero:
+            self._watch_margins(
+                {i: row.get(f"level{i}/margin") for i in range(1, len(module.latest_parts) + 1)}, module, trainer.global_step
+            )
+
+    def _watch_margins(self, margins: dict[int, float | None], module: TokenizerModule, step: int) -> None:
+        """Warn, once per level and epoch, where the collapse of all prototypes attracts."""
+        for i, book in enumerate(module.tokenizer.quantizer.codebooks, 1):
+            margin = margins.get(i)
+            if margin is None or margin >= 1 or i in self._warned:
+                continue
+            self._warned.add(i)
+            tau = float(module.latest_parts[i - 1]["tau"])
+            print(
+                f"warning: step {step}: collapse margin T_c/T of level {i} is {margin:.2f} < 1, its prototypes may merge: "
+                f"tau is {tau:.3g} and ought to stay below {tau * margin:.3g}; "
+                f"lower {book.kind}.tau_start or {book.kind}.tau_end, or set {book.kind}.keep_margin",
+                flush=True,
+            )
 
     # -- epochs -----------------------------------------------------------------------------------------------------------------
 
@@ -82,16 +103,12 @@ class EpochRecorder(L.Callback):
             used, k = row[f"test/level{i}/utilization"], book.codebook_size
             text += f", level {i}: {used:.1%} of {k} codes used, perplexity {row[f'test/level{i}/perplexity']:.1f}"
         print(text, flush=True)
-        for i in range(1, len(module.train_levels) + 1):
-            used, margin = row[f"train/level{i}/utilization"], row.get(f"train/level{i}/margin", float("inf"))
+        numbers = range(1, len(module.train_levels) + 1)
+        for i in numbers:
+            used = row[f"train/level{i}/utilization"]
             if used < self.usage_warning:
                 print(f"warning: level {i} used only {used:.1%} of its codes this epoch", flush=True)
-            if margin < 1:
-                print(
-                    f"warning: collapse margin T_c/T of level {i} is {margin:.2f} < 1: its prototypes may merge; "
-                    "lower ddcl.tau_start or ddcl.tau_end",
-                    flush=True,
-                )
+        self._watch_margins({i: row.get(f"train/level{i}/margin") for i in numbers}, module, int(row["step"]))
 
     # -- checkpoint -------------------------------------------------------------------------------------------------------------
 
