@@ -67,6 +67,8 @@ class RunConfig:
         eval_batch_size: images per evaluation batch.
         usage_warning: warn when a level's training epoch uses a smaller share of its codes than this.
         tensorboard: also write TensorBoard logs.
+        wandb: also log to Weights & Biases, project vqlab unless WANDB_PROJECT names one.
+        mlflow: also log to MLflow, into the run folder unless MLFLOW_TRACKING_URI names a server.
         progress: show a progress bar.
     """
 
@@ -79,6 +81,8 @@ class RunConfig:
     eval_batch_size: int = 500
     usage_warning: float = 0.5
     tensorboard: bool = True
+    wandb: bool = False
+    mlflow: bool = False
     progress: bool = True
 
     def __post_init__(self) -> None:

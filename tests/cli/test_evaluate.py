@@ -7,9 +7,11 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+from torch import Tensor
 
 from vqlab.cli.evaluate import evaluate
 from vqlab.cli.main import main
+from vqlab.metrics.features import ImageFeatures
 
 
 def last_row(run: Path) -> dict[str, float]:
@@ -70,3 +72,28 @@ def test_damaged_weights(golden: Path, tmp_path: Path, capsys: pytest.CaptureFix
     (tmp_path / "model.safetensors").write_bytes(weights[: len(weights) // 2])
     assert main(["evaluate", str(tmp_path), "--data", "sample"]) == 2
     assert "model.safetensors" in capsys.readouterr().err
+
+
+class Tiny(ImageFeatures):
+    """Stands for a network whose weights may not be installed."""
+
+    name, num_features = "tiny", 3
+
+    def embed(self, pixels: Tensor) -> Tensor:
+        return pixels[:, :, ::16, 8].flatten(1)[:, :3] / 255
+
+
+def test_distances_carry_the_name_of_their_features(golden: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("vqlab.reconstruction_distance.load_features", lambda name: Tiny())
+    plain = evaluate(golden, "sample", Path("data"), 200)
+    whole, parts = (evaluate(golden, "sample", Path("data"), size, fd="tiny") for size in (200, 37))
+    added = {name for name in whole if name not in plain}
+    assert added == {f"{kind}/fd_tiny" for kind in ("hard", "soft") if f"{kind}/psnr" in plain}
+    for name in added:
+        assert parts[name] == pytest.approx(whole[name], rel=1e-3, abs=1e-6)
+        assert whole[name] >= 0
+
+
+def test_unknown_features_are_refused(golden: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["evaluate", str(golden), "--data", "sample", "--fd", "nosuch"]) == 2
+    assert "inception_v3" in capsys.readouterr().err

@@ -7,48 +7,55 @@ from pathlib import Path
 
 import torch
 from jsonargparse import ArgumentParser, Namespace
-from tqdm import tqdm
 
 from vqlab.cli.command import Command
-from vqlab.data import DATA_SETS, BatchLoader, load_images
+from vqlab.cli.shared import add_data_arguments, load_tokenizer
+from vqlab.data import BatchLoader, load_images
 from vqlab.evaluation import Evaluation
 from vqlab.images import as_unit_images
-from vqlab.tokenizer import Tokenizer
+from vqlab.metrics.features import IMAGE_FEATURES
+from vqlab.progress import progress
+from vqlab.reconstruction_distance import ReconstructionDistances
 from vqlab.training.runtime import choose_runtime, tune_process
 
 
 def add_evaluate_arguments(parser: ArgumentParser) -> None:
     """Options of `vqlab evaluate`."""
-    parser.add_argument("tokenizer", type=Path, help="folder of a tokenizer, or of a run that holds one")
-    parser.add_argument("--data", type=str, default="cifar10", help=f"data set: {', '.join(DATA_SETS)}")
-    parser.add_argument("--data_root", type=Path, default=Path("data"), help="folder that holds the data sets")
+    add_data_arguments(parser)
     parser.add_argument("--batch_size", type=int, default=500, help="images per batch; the figures do not depend on it")
     parser.add_argument("--precision", type=str, default="float32", help="float32, bf16 or auto")
+    parser.add_argument(
+        "--fd", type=str, default=None, help=f"also measure Fréchet distances, with features of {', '.join(IMAGE_FEATURES)}"
+    )
     parser.add_argument("--json", action="store_true", help="print JSON")
 
 
 @torch.no_grad()
-def evaluate(folder: Path, data: str, data_root: Path, batch_size: int, precision: str = "float32") -> dict[str, float]:
-    """Every figure of `vqlab.evaluation.Evaluation` on the test split of `data`."""
-    if not (folder / "config.json").is_file() and (folder / "tokenizer").is_dir():
-        folder = folder / "tokenizer"
-    tokenizer = Tokenizer.from_pretrained(folder)
+def evaluate(
+    folder: Path, data: str, data_root: Path, batch_size: int, precision: str = "float32", fd: str | None = None
+) -> dict[str, float]:
+    """Every figure of `vqlab.evaluation.Evaluation` on the test split of `data`; with `fd` also the Fréchet distances between its images
+    and their reconstructions, hard/fd_NAME and soft/fd_NAME (rFID where NAME is inception_v3)."""
+    tokenizer = load_tokenizer(folder)
     runtime = choose_runtime("cpu" if not torch.cuda.is_available() else "gpu", precision)
     device = torch.device("cuda" if runtime.accelerator == "gpu" else "cpu")
     tokenizer.to(device=device, memory_format=runtime.memory_format)  # type: ignore[call-overload]
     evaluation = Evaluation(tokenizer).to(device)
+    distances = ReconstructionDistances(fd, tokenizer).to(device) if fd else None
     loader = BatchLoader(load_images(data, data_root).test, batch_size, shuffle=False, augment=False, seed=0)
-    for batch in tqdm(loader, desc="evaluate", unit="batch", leave=False):
+    for batch in progress(loader, "evaluate"):
         images = as_unit_images(batch.images).to(device, memory_format=runtime.memory_format)
         with torch.autocast(device.type, torch.bfloat16, enabled=runtime.bf16):
             evaluation.update(tokenizer, images)
-    return evaluation.compute()
+            if distances is not None:
+                distances.update(tokenizer, images)
+    return evaluation.compute() | (distances.compute() if distances is not None else {})
 
 
 def run_evaluate(options: Namespace) -> None:
     """Print the figures, one a line, or as JSON."""
     tune_process()
-    figures = evaluate(options.tokenizer, options.data, options.data_root, options.batch_size, options.precision)
+    figures = evaluate(options.tokenizer, options.data, options.data_root, options.batch_size, options.precision, options.fd)
     if options.json:
         print(json.dumps(figures, indent=2))
         return

@@ -12,15 +12,18 @@ from vqlab import __version__
 from vqlab.cli.bench import BENCH
 from vqlab.cli.command import command_parser, new_parser
 from vqlab.cli.evaluate import EVALUATE
-from vqlab.cli.plot import COMPARE, PLOT
+from vqlab.cli.plot import COMPARE, PLOT, REPORT
+from vqlab.cli.prior import PRIOR
+from vqlab.cli.probe import PROBE
 from vqlab.cli.release import RELEASE
+from vqlab.cli.sample import SAMPLE
 from vqlab.cli.sweep import SWEEP
 from vqlab.cli.train import DESCRIPTION, add_train_arguments, run_train
 from vqlab.errors import VqlabError
 from vqlab.quantizers import NonFiniteError
 
 #: Every sub-command but `train`, which shares its options with `train.py`, in the order of the help.
-COMMANDS = (EVALUATE, RELEASE, PLOT, COMPARE, SWEEP, BENCH)
+COMMANDS = (EVALUATE, RELEASE, PLOT, COMPARE, REPORT, SWEEP, PROBE, PRIOR, SAMPLE, BENCH)
 
 
 def train_parser(prog: str) -> ArgumentParser:

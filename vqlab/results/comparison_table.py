@@ -60,10 +60,13 @@ def to_markdown(table: pd.DataFrame) -> str:
     """A markdown table with figures rounded for reading; levels are separated by slashes, an absent one is a dash."""
     lines = ["| " + " | ".join(HEADINGS.values()) + " |"]
     lines.append("|" + "|".join("---" if name in TEXT_COLUMNS else "---:" for name in HEADINGS) + "|")
-    for record in table.to_dict("records"):
-        cells = [_cell(name, record[name]) for name in HEADINGS]
-        lines.append("| " + " | ".join(cells) + " |")
+    lines += ["| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |" for cells in table_cells(table)]
     return "\n".join(lines) + "\n"
+
+
+def table_cells(table: pd.DataFrame) -> list[list[str]]:
+    """The cells of each row, in the order of HEADINGS, rounded for reading."""
+    return [[_cell(name, record[name]) for name in HEADINGS] for record in table.to_dict("records")]
 
 
 def _row(name: str, run: Run) -> dict[str, Any]:
@@ -103,7 +106,7 @@ def _cell(name: str, value: Any) -> str:
         return ABSENT
     kind = name.removeprefix("level/")
     if kind in TEXT_COLUMNS:
-        return str(value).replace("|", "\\|")
+        return str(value)
     if kind in ("parameters", "bits_per_image"):
         return f"{value:,.0f}"
     if kind.startswith("utilization"):

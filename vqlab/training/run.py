@@ -14,7 +14,6 @@ import lightning as L
 import torch
 import yaml
 from lightning.pytorch.callbacks import Callback
-from lightning.pytorch.loggers import TensorBoardLogger
 
 from vqlab.config import TrainConfig
 from vqlab.data import BatchLoader, ImageData, load_images
@@ -22,6 +21,7 @@ from vqlab.errors import VqlabError
 from vqlab.tokenizer import Tokenizer
 from vqlab.training.callbacks import EpochRecorder, TrainingBar
 from vqlab.training.checkpoint import LastCheckpoint, RandomState, SafeCheckpointIO, StoppedEarly, check_checkpoint, stop_on_signal
+from vqlab.training.loggers import PictureLogger, build_loggers, check_loggers
 from vqlab.training.module import TokenizerModule
 from vqlab.training.records import RunFolder
 from vqlab.training.runtime import Runtime, World, choose_runtime, tune_process, world
@@ -64,6 +64,7 @@ def train(config: TrainConfig, *, resume: bool = False, command: str | None = No
     _quiet_lightning()
     runtime, processes = choose_runtime(config.run.device, config.run.precision), world()
     folder = _run_folder(config, resume, command)
+    check_loggers(config.run)
     Tokenizer(config.tokenizer_config())  # a setting that is refused is refused before anything is downloaded
     data = load_images(config.data, config.run.data_root)
     _check_sides(data, config)
@@ -85,7 +86,7 @@ def train(config: TrainConfig, *, resume: bool = False, command: str | None = No
             max_epochs=config.epochs,
             accumulate_grad_batches=config.optim.accumulate,
             callbacks=_callbacks(config, recorder, LastCheckpoint(folder.checkpoint, train_loader, max_steps, request)),
-            logger=TensorBoardLogger(folder.path, name="", version="tensorboard") if config.run.tensorboard else False,
+            logger=build_loggers(config.run, folder.path),
             plugins=[SafeCheckpointIO()],
             num_sanity_val_steps=0,
             use_distributed_sampler=False,
@@ -188,7 +189,7 @@ def _loaders(config: TrainConfig, data: ImageData, processes: World) -> tuple[Ba
 
 
 def _callbacks(config: TrainConfig, recorder: EpochRecorder, checkpoint: LastCheckpoint) -> list[Callback]:
-    callbacks: list[Callback] = [recorder, RandomState(), checkpoint]
+    callbacks: list[Callback] = [recorder, PictureLogger(recorder.preview), RandomState(), checkpoint]
     if config.run.progress:
         callbacks.append(TrainingBar(refresh_rate=20))
     return callbacks

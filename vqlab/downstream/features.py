@@ -1,0 +1,140 @@
+"""One vector per image from a tokenizer: histograms of ids, pooled centroids, encoder outputs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from vqlab import assignment
+from vqlab.errors import VqlabError
+from vqlab.images import as_unit_images
+from vqlab.progress import progress
+from vqlab.quantizers import Codebook, DDCLCodebook, QuantizerOutput
+from vqlab.tokenizer import Tokenizer
+
+Vectors = NDArray[np.float32]
+
+
+@dataclass(frozen=True)
+class Pass:
+    """One batch that went through encoder and quantizer.
+
+    features: encoder output (b, dim, h, w).  out: the quantizer's output, ids of the hard chain included.
+    soft: q of each soft level, (b, tokens, K), None for hard levels.
+    """
+
+    tokenizer: Tokenizer
+    features: Tensor
+    out: QuantizerOutput
+    soft: tuple[Tensor | None, ...]
+
+
+def hard_histogram(batch: Pass) -> Tensor:
+    """Square roots of the shares of an image's tokens that choose each code, all levels side by side: (b, sum of K).
+
+    With square roots the Euclidean distance is Hellinger's (Arandjelovic and Zisserman, "Three things everyone should know to improve
+    object retrieval", CVPR 2012).
+    """
+    ids = batch.out.indices.flatten(1, -2)  # (b, tokens, levels)
+    shares = []
+    for level, size in enumerate(batch.tokenizer.quantizer.codebook_sizes):
+        counts = torch.zeros(ids.shape[0], size, device=ids.device)
+        counts.scatter_add_(1, ids[..., level], torch.ones_like(ids[..., level], dtype=counts.dtype))
+        shares.append(counts / ids.shape[1])
+    return torch.cat(shares, 1).sqrt()
+
+
+def soft_histogram(batch: Pass) -> Tensor:
+    """Square roots of the mean assignment of an image's tokens, mean_n q_n, of all soft levels side by side: (b, sum of K)."""
+    return torch.cat([q.mean(1) for q in batch.soft if q is not None], 1).sqrt()
+
+
+def pooled_centroids(batch: Pass) -> Tensor:
+    """Mean over the grid of what the quantizer hands on, soft centroids or codes: (b, dim)."""
+    return batch.out.quantized.flatten(2).mean(2)
+
+
+def pooled_encoder(batch: Pass) -> Tensor:
+    """Mean over the grid of the encoder's output: (b, dim)."""
+    return batch.features.flatten(2).mean(2)
+
+
+def encoder_map(batch: Pass) -> Tensor:
+    """The encoder's output at every place: (b, dim h w)."""
+    return batch.features.flatten(1)
+
+
+def code_map(batch: Pass) -> Tensor:
+    """The vectors that the ids stand for, at every place: (b, dim h w)."""
+    return batch.tokenizer.quantizer.decode_indices(batch.out.indices).flatten(1)
+
+
+#: Every kind of vector, in the order of the probe's table.
+FEATURES: dict[str, Callable[[Pass], Tensor]] = {
+    "hard_histogram": hard_histogram,
+    "soft_histogram": soft_histogram,
+    "pooled_centroids": pooled_centroids,
+    "pooled_encoder": pooled_encoder,
+    "code_map": code_map,
+    "encoder_map": encoder_map,
+}
+
+
+def available_features(tokenizer: Tokenizer) -> tuple[str, ...]:
+    """Names that this tokenizer can give: no soft histogram without DDCL levels, nothing of ids without a quantizer."""
+    books = tokenizer.quantizer.codebooks
+    missing = set() if any(isinstance(book, DDCLCodebook) for book in books) else {"soft_histogram"}
+    if not books:
+        missing |= {"hard_histogram", "pooled_centroids", "code_map"}
+    return tuple(name for name in FEATURES if name not in missing)
+
+
+@torch.no_grad()
+def image_features(tokenizer: Tokenizer, images: Tensor, names: Sequence[str], batch_size: int = 500) -> dict[str, Vectors]:
+    """Vectors of uint8 images (n, c, h, w) under each name: float32 (n, dimensions).
+
+    The tokenizer must be in `eval()` mode. VqlabError for a name that is unknown or that this tokenizer cannot give.
+    """
+    for name in names:
+        if name not in available_features(tokenizer):
+            raise VqlabError(f"this tokenizer has no feature {name!r}: choose from {', '.join(available_features(tokenizer))}")
+    device = next(tokenizer.parameters()).device
+    parts: dict[str, list[Tensor]] = {name: [] for name in names}
+    for chunk in progress(images.split(batch_size), "encode", total=-(-len(images) // batch_size)):
+        batch = encode_batch(tokenizer, as_unit_images(chunk, tokenizer.channels).to(device), soft="soft_histogram" in names)
+        for name in names:
+            parts[name].append(FEATURES[name](batch).float().cpu())
+    return {name: torch.cat(chunks).numpy() for name, chunks in parts.items()}
+
+
+def encode_batch(tokenizer: Tokenizer, unit: Tensor, *, soft: bool = False) -> Pass:
+    """Encoder and quantizer on images (b, c, h, w) in [0, 1]; `soft` asks for the assignments of soft levels too."""
+    features = tokenizer.encode_features(unit)
+    books = tokenizer.quantizer.codebooks
+    entered: dict[int, Tensor] = {}  # what each level was given: the soft chain, which only the stack itself knows
+
+    def remember(book: torch.nn.Module, inputs: tuple[Tensor, ...]) -> None:
+        entered[id(book)] = inputs[0]
+
+    handles = [book.register_forward_pre_hook(remember) for book in books] if soft else []
+    try:
+        out = tokenizer.quantizer(features)
+    finally:
+        for handle in handles:
+            handle.remove()
+    soft_levels = tuple(_assignment(book, entered[id(book)], len(unit)) if soft else None for book in books)
+    return Pass(tokenizer, features, out, soft_levels)
+
+
+def _assignment(book: Codebook, tokens: Tensor, images: int) -> Tensor | None:
+    """q of each token: (n, d) -> (images, n / images, K); None for a level that is not soft."""
+    if not isinstance(book, DDCLCodebook):
+        return None
+    offset = book.codes.mean(0)  # the distances do not change, their cancellation does
+    distances = torch.cdist(tokens - offset, book.codes - offset).square()
+    return assignment.boltzmann(distances, book.temperature).view(images, -1, book.codebook_size)

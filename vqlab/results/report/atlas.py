@@ -1,0 +1,122 @@
+"""The codebook atlas: what each code stands for, shown by the image patches that choose it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.nn.functional import pad
+
+from vqlab.images import as_unit_images
+from vqlab.progress import progress
+from vqlab.quantizers import Quantizer
+from vqlab.tokenizer import Tokenizer
+
+#: Patches shown of each code, as a square of SIDE x SIDE.
+SIDE = 3
+PATCHES = SIDE * SIDE
+NEIGHBOURS = 6
+
+
+@dataclass(frozen=True)
+class Atlas:
+    """One level of a codebook.
+
+    counts: tokens of the images that choose each code (K,).  patches: uint8 (K, PATCHES, p, p, 3), those of the nearest tokens that choose
+    the code, white where there are fewer.  filled: how many of them are there (K,).  neighbours: nearest other codes (K, up to NEIGHBOURS)
+    and distances, their Euclidean distances.  plane: first two principal components of the codes (K, 2).  variance: share of the codes'
+    variance that each explains (2,).
+    """
+
+    counts: NDArray[np.int64]
+    patches: NDArray[np.uint8]
+    filled: NDArray[np.int64]
+    neighbours: NDArray[np.int64]
+    distances: NDArray[np.float64]
+    plane: NDArray[np.float64]
+    variance: NDArray[np.float64]
+
+
+@torch.no_grad()
+def build_atlases(tokenizer: Tokenizer, images: Tensor, batch_size: int = 250) -> list[Atlas]:
+    """One atlas per level from uint8 images (n, 3, h, w)."""
+    chunks = progress(images.split(batch_size), "atlas", total=-(-len(images) // batch_size))
+    passes = [_tokens(tokenizer, chunk) for chunk in chunks]
+    ids = torch.cat([p[0] for p in passes])  # (n, h, w, levels)
+    distances = torch.cat([p[1] for p in passes])
+    books = tokenizer.quantizer.codebooks
+    return [
+        _atlas(book.codes.detach().float().cpu(), ids[..., level], distances[..., level], images, tokenizer.backbone.factor)
+        for level, book in enumerate(books)
+    ]
+
+
+def _tokens(tokenizer: Tokenizer, images: Tensor) -> tuple[Tensor, Tensor]:
+    """Ids and squared distances of tokens to their codes along the hard chain, both (b, h, w, levels)."""
+    device = next(tokenizer.parameters()).device
+    features = tokenizer.encode_features(as_unit_images(images, tokenizer.channels).to(device))
+    ids = tokenizer.quantizer.encode(features)
+    return ids.cpu(), hard_chain_distances(tokenizer.quantizer, features, ids).cpu()
+
+
+def hard_chain_distances(quantizer: Quantizer, features: Tensor, ids: Tensor) -> Tensor:
+    """||token - code||^2 at each level, where a level sees what the codes before it left: (b, dim, h, w), (b, h, w, levels) -> like ids."""
+    rest = quantizer.space.enter(features.movedim(1, -1).reshape(-1, quantizer.dim).float())
+    flat, parts = ids.reshape(-1, ids.shape[-1]), []
+    for level, book in enumerate(quantizer.codebooks):
+        code = book.lookup(flat[:, level])
+        parts.append((rest - code).square().sum(-1))
+        rest = rest - code if quantizer.topology == "residual" else code
+    return torch.stack(parts, -1).view(ids.shape)
+
+
+def _atlas(codes: Tensor, ids: Tensor, distances: Tensor, images: Tensor, factor: int) -> Atlas:
+    size, (_n, rows, columns) = len(codes), ids.shape
+    flat = ids.flatten()
+    counts = torch.bincount(flat, minlength=size)
+    # Sorted by code and, within a code, by distance: the first PATCHES of each stretch are the ones to show.
+    order = torch.argsort(distances.flatten(), stable=True)
+    order = order[torch.argsort(flat[order], stable=True)]
+    starts = counts.cumsum(0) - counts
+    side = 3 * factor  # the cell of a token and one cell on every side of it
+    padded = pad(images.float(), (factor,) * 4, mode="reflect").byte()
+    patches = np.full((size, PATCHES, side, side, 3), 255, np.uint8)
+    for code in range(size):
+        for place in range(min(int(counts[code]), PATCHES)):
+            token = int(order[starts[code] + place])
+            image, cell = divmod(token, rows * columns)
+            row, column = divmod(cell, columns)
+            patch = padded[image, :, row * factor : row * factor + side, column * factor : column * factor + side]
+            patches[code, place] = patch.permute(1, 2, 0).numpy()
+    between = torch.cdist(codes, codes, compute_mode="donot_use_mm_for_euclid_dist")
+    between.fill_diagonal_(torch.inf)
+    near = between.topk(min(NEIGHBOURS, size - 1), largest=False)
+    centred = (codes - codes.mean(0)).double()
+    _, singular, directions = torch.linalg.svd(centred, full_matrices=False)
+    plane = torch.zeros(size, 2, dtype=torch.float64)
+    axes = min(2, len(singular))
+    plane[:, :axes] = centred @ directions[:axes].T
+    variance = torch.zeros(2, dtype=torch.float64)
+    variance[:axes] = singular[:axes] ** 2 / singular.square().sum().clamp_min(1e-30)
+    return Atlas(
+        counts.numpy(),
+        patches,
+        counts.clamp(max=PATCHES).numpy(),
+        near.indices.numpy(),
+        near.values.double().numpy(),
+        plane.numpy(),
+        variance.numpy(),
+    )
+
+
+def sprite(patches: NDArray[np.uint8], per_row: int) -> NDArray[np.uint8]:
+    """Tiles of SIDE x SIDE patches, `per_row` codes across: (K, PATCHES, p, p, 3) -> one uint8 picture (rows tile, per_row tile, 3)."""
+    size, _, p, _, _ = patches.shape
+    rows = -(-size // per_row)
+    full = np.full((rows * per_row, *patches.shape[1:]), 255, np.uint8)
+    full[:size] = patches
+    grid = full.reshape(rows, per_row, SIDE, SIDE, p, p, 3)
+    return grid.transpose(0, 2, 4, 1, 3, 5, 6).reshape(rows * SIDE * p, per_row * SIDE * p, 3)
