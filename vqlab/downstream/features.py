@@ -25,13 +25,13 @@ class Pass:
     """One batch that went through encoder and quantizer.
 
     features: encoder output (b, dim, h, w).  out: the quantizer's output, ids of the hard chain included.
-    soft: q of each soft level, (b, tokens, K), None for hard levels.
+    soft: mean_n q_n over each image's tokens, (b, K), of every soft level that was asked for.
     """
 
     tokenizer: Tokenizer
     features: Tensor
     out: QuantizerOutput
-    soft: tuple[Tensor | None, ...]
+    soft: tuple[Tensor, ...]
 
 
 def hard_histogram(batch: Pass) -> Tensor:
@@ -51,7 +51,7 @@ def hard_histogram(batch: Pass) -> Tensor:
 
 def soft_histogram(batch: Pass) -> Tensor:
     """Square roots of the mean assignment of an image's tokens, mean_n q_n, of all soft levels side by side: (b, sum of K)."""
-    return torch.cat([q.mean(1) for q in batch.soft if q is not None], 1).sqrt()
+    return torch.cat(batch.soft, 1).sqrt()
 
 
 def pooled_centroids(batch: Pass) -> Tensor:
@@ -86,9 +86,9 @@ FEATURES: dict[str, Callable[[Pass], Tensor]] = {
 
 
 def available_features(tokenizer: Tokenizer) -> tuple[str, ...]:
-    """Names that this tokenizer can give: no soft histogram without DDCL levels, nothing of ids without a quantizer."""
+    """Names that this tokenizer can give: no soft histogram without soft levels, nothing of ids without a quantizer."""
     books = tokenizer.quantizer.codebooks
-    missing = set() if any(isinstance(book, DDCLCodebook) for book in books) else {"soft_histogram"}
+    missing = set() if any(book.is_soft for book in books) else {"soft_histogram"}
     if not books:
         missing |= {"hard_histogram", "pooled_centroids", "code_map"}
     return tuple(name for name in FEATURES if name not in missing)
@@ -127,14 +127,16 @@ def encode_batch(tokenizer: Tokenizer, unit: Tensor, *, soft: bool = False) -> P
     finally:
         for handle in handles:
             handle.remove()
-    soft_levels = tuple(_assignment(book, entered[id(book)], len(unit)) if soft else None for book in books)
+    soft_levels = tuple(_mean_assignment(book, entered[id(book)], len(unit)) for book in books if book.is_soft) if soft else ()
     return Pass(tokenizer, features, out, soft_levels)
 
 
-def _assignment(book: Codebook, tokens: Tensor, images: int) -> Tensor | None:
-    """q of each token: (n, d) -> (images, n / images, K); None for a level that is not soft."""
-    if not isinstance(book, DDCLCodebook):
-        return None
-    offset = book.codes.mean(0)  # the distances do not change, their cancellation does
-    distances = torch.cdist(tokens - offset, book.codes - offset).square()
-    return assignment.boltzmann(distances, book.temperature).view(images, -1, book.codebook_size)
+def _mean_assignment(book: Codebook, tokens: Tensor, images: int) -> Tensor:
+    """mean_n q_n of each image by itself: tokens of all images (n, d) -> (images, K)."""
+    if isinstance(book, DDCLCodebook):  # all images at once
+        offset = book.codes.mean(0)  # the distances do not change, their cancellation does
+        distances = torch.cdist(tokens - offset, book.codes - offset).square()
+        return assignment.boltzmann(distances, book.temperature).view(images, -1, book.codebook_size).mean(1)
+    means = [book(part).mean_assignment for part in tokens.view(images, -1, book.dim)]
+    assert all(mean is not None for mean in means), f"{book.kind} is soft and gives no mean assignment"
+    return torch.stack(means)
