@@ -17,7 +17,8 @@ import torch
 
 from vqlab import Tokenizer, VqlabError
 from vqlab.backbones import ConvConfig
-from vqlab.cli.main import build_parser, train_parser
+from vqlab.cli.command import command_parser
+from vqlab.cli.main import COMMANDS, build_parser, train_parser
 from vqlab.cli.train import config_from_options
 from vqlab.config import OptimConfig, RunConfig
 from vqlab.quantizers import CODEBOOKS
@@ -179,7 +180,7 @@ def test_the_commands_include_the_two_of_the_start_and_every_subcommand() -> Non
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
 def test_options_and_targets_in_the_text_exist(page: Path) -> None:
     own = {option for action in train_parser("train.py")._actions for option in action.option_strings}
-    sub = {"--json", "--out", "--data_root"}
+    sub = {option for command in COMMANDS for action in command_parser(command)._actions for option in action.option_strings}
     groups = {option.split(".")[0] for option in own if "." in option}
     for inline in re.findall(r"`([^`\n]+)`", prose(page)):
         for option in re.findall(r"(?<![\w-])--[a-z][\w.]*\*?", inline):
