@@ -71,24 +71,26 @@ class DDCLClusters:
 
 
 def fit_ddcl(
-    vectors: Tensor, codebook_size: int, seed: int, steps: int = 300, *, lr: float = 0.02, init: str = "data", **settings: Any
+    vectors: Tensor, codebook_size: int, seed: int, steps: int = 300, *, lr: float = 0.05, init: str = "data", **settings: Any
 ) -> DDCLClusters:
     """Minimise L_q of one DDCL layer on vectors (n, d), the whole set at every step, while the temperature cools.
 
-    settings: of `DDCLCodebook`; by default tau from 0.5 down to 0.02. Prototypes that have become equal get equal gradients and would
-    stay so when cooling lets them part; small noise at every step separates them, as in deterministic annealing (Rose, "Deterministic
-    Annealing for Clustering, Compression, Classification, Regression", Proc. IEEE 1998).
+    lr: in standard deviations of a channel.  settings: of `DDCLCodebook`; by default tau from 0.5 down to 0.02.
+
+    Prototypes that have become equal get equal gradients and would stay so when cooling lets them part; small noise at every step
+    separates them, as in deterministic annealing (Rose, "Deterministic Annealing for Clustering, Compression, Classification,
+    Regression, and Related Optimization Problems", Proc. IEEE 1998).
     """
     torch.manual_seed(seed)
     options = {"tau_start": 0.5, "tau_end": 0.02, "loss_weight": float(vectors.shape[1]), **settings}
     readout = DDCLReadout(vectors.shape[1], codebook_size, normalize=False, init=init, **options)
     readout.prepare(steps)
-    optimizer = torch.optim.Adam(readout.codebook_parameters(), lr=lr)
     history: dict[str, list[float]] = {name: [] for name in ("V", "L_q", "L_OLS", "margin", "separation", "used")}
     batch = vectors.float()[None]
     readout(batch)  # prototypes from the data, and the covariance, which does not change any more
     readout.eval()
-    jitter = 1e-3 * float(readout.codebook.covariance.trace() / vectors.shape[1]) ** 0.5
+    scale = float(readout.codebook.covariance.trace() / vectors.shape[1]) ** 0.5
+    optimizer = torch.optim.Adam(readout.codebook_parameters(), lr=lr * scale)
     critical = float(critical_temperature(readout.codebook.covariance))
     for _ in range(steps):
         out = readout(batch)
@@ -97,7 +99,7 @@ def fit_ddcl(
         optimizer.step()
         readout.after_step()
         with torch.no_grad():
-            readout.codebook.prototypes.add_(jitter * torch.randn(readout.codebook.prototypes.shape))
+            readout.codebook.prototypes.add_(1e-3 * scale * torch.randn(readout.codebook.prototypes.shape))
         history["margin"].append(critical / float(out.parts["temperature"]))
         for name in ("V", "L_q", "L_OLS"):
             history[name].append(float(out.parts[name]))

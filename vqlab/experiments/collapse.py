@@ -174,7 +174,7 @@ class SmallViT(nn.Module):
         return self.vit.forward_features(2 * images - 1)[:, self.vit.num_prefix_tokens :]
 
 
-def vision_task(data: str, settings: Settings, test_size: int, batch_size: int = 64) -> Task:
+def vision_task(data: str, settings: Settings, test_size: int, batch_size: int = 32) -> Task:
     """CIFAR-10 ("cifar10") or its sample ("sample")."""
     images = load_images(data, settings.data_root)
 
@@ -206,7 +206,7 @@ class Adapter(nn.Module):
         return x + self.mlp(x)
 
 
-def text_task(name: str, settings: Settings, batch_size: int = 64) -> Task:
+def text_task(name: str, settings: Settings, batch_size: int = 32) -> Task:
     """A text collection as frozen tokens."""
     encoder = load_text_encoder(settings.encoder)
     features = features_of(name, QUICK if settings.quick else PLANS[name], encoder, settings.data, settings.cache)
@@ -230,10 +230,10 @@ def _token_batches(features: TokenFeatures, size: int, generator: torch.Generato
 
 def run(settings: Settings) -> Report:
     """Both tasks where their data can be had, every method and start, over the seeds."""
-    steps = 30 if settings.quick else 300
+    steps = 30 if settings.quick else 200
     report = Report("collapse", "does a bank of prototypes, slots or latents merge in coupled training")
     report.notes.append(
-        f"{PROTOTYPES} vectors of {DIM} channels, {steps} steps of 64 inputs, AdamW {LR}, bank {LR / EPSILON:g}, {settings.seeds} seeds"
+        f"{PROTOTYPES} vectors of {DIM} channels, {steps} steps of 32 inputs, AdamW {LR}, bank {LR / EPSILON:g}, {settings.seeds} seeds"
     )
     makers: list[Callable[[], Task]] = [
         lambda: vision_task("sample" if settings.quick else "cifar10", settings, 200 if settings.quick else 2000),

@@ -42,7 +42,7 @@ def cluster_all(x: NDArray[np.float64], k: int, seeds: int, steps: int) -> tuple
         from sklearn.mixture import GaussianMixture
 
     vectors = torch.from_numpy(x).float()
-    fits = {name: [fit_ddcl(vectors, k, seed, steps, lr=0.05, **options) for seed in range(seeds)] for name, options in VARIANTS.items()}
+    fits = {name: [fit_ddcl(vectors, k, seed, steps, **options) for seed in range(seeds)] for name, options in VARIANTS.items()}
     found = {name: [fit.clusters for fit in own] for name, own in fits.items()}
     found |= {
         "k-means, one start": [KMeans(k, n_init=1, random_state=seed).fit_predict(x) for seed in range(seeds)],

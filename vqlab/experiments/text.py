@@ -39,9 +39,9 @@ class Plan:
 
 
 PLANS = {
-    "sst2": Plan(64, None, None, 32, 5),
-    "20news": Plan(64, 6000, 3000, 64, 5),
-    "imdb": Plan(128, 2500, 2500, 32, 5),
+    "sst2": Plan(64, None, None, 32, 3),
+    "20news": Plan(64, 6000, 3000, 64, 3),
+    "imdb": Plan(128, 2500, 2500, 32, 2),
 }
 QUICK = Plan(24, 300, 200, 16, 2)
 METHODS = ("cls", "mean", "max", "attention", "slot", "perceiver", "netvlad", "kmeans", "ddcl")
@@ -154,7 +154,7 @@ def _one_collection(name: str, features: Features, settings: Settings, encoder: 
     published, paper_k = PAPER[name]
     clustered: dict[int, dict[str, Interval]] = {}
     for k in sorted({len(features.data.classes), paper_k}):
-        clustering = cluster_texts(features, k, settings.seeds, 60 if settings.quick else 300)
+        clustering = cluster_texts(features, k, settings.seeds, 60 if settings.quick else 150)
         rows = []
         for method, clusters in clustering.found.items():
             figures = {m: bootstrap(f, labels, clusters, resamples) for m, f in CLUSTER_METRICS.items()}
