@@ -249,3 +249,15 @@ def test_separation_of_one_and_of_merged_prototypes() -> None:
     one = assignment.separation(torch.ones(1, 4))
     assert (float(one.minimum), float(one.nearest_mean)) == (math.inf, math.inf)
     assert float(assignment.separation(torch.full((5, 4), 300.3)).minimum) == 0.0
+
+
+@pytest.mark.parametrize("offset", [0.0, 100.0])
+def test_log_assignments_are_the_softmax_of_distances(offset: float) -> None:
+    generator = torch.Generator().manual_seed(0)
+    z, p = (torch.randn(n, 5, generator=generator, dtype=torch.float64) for n in (30, 7))
+    expected = torch.log_softmax(-assignment.squared_distances(z, p) / 0.3, -1)
+    found = assignment.log_assignments((z + offset).float(), (p + offset).float(), 0.3)
+    torch.testing.assert_close(found.double(), expected, atol=2e-3 if offset else 2e-5, rtol=1e-4)
+    torch.testing.assert_close(assignment.log_assignments(z, p, 0.3), expected)
+    with pytest.raises(ValueError, match="temperature"):
+        assignment.log_assignments(z, p, 0.0)

@@ -75,6 +75,21 @@ def boltzmann(distances: Tensor, temperature: Tensor | float) -> Tensor:
     return torch.softmax(-distances / temperature, dim=-1)
 
 
+def log_assignments(z: Tensor, p: Tensor, temperature: Tensor | float) -> Tensor:
+    """log q_nk, for those who need the matrix itself: (n, d), (k, d) -> (n, k), by one product of matrices, in float32 or float64.
+
+    ||z_n||^2 cancels in the softmax, and mean(p) is subtracted first, so that a common offset costs no digits.
+    Raises ValueError for a temperature <= 0.
+    """
+    check_temperature(temperature)
+    dtype = torch.promote_types(z.dtype, torch.float32)
+    with torch.autocast(z.device.type, enabled=False):
+        z, p = z.to(dtype), p.to(dtype)
+        centre = p.detach().mean(0)
+        zc, pc = z - centre, p - centre
+        return torch.log_softmax((2.0 * zc @ pc.T - pc.square().sum(-1)) / temperature, -1)
+
+
 def soft_assign_reference(z: Tensor, p: Tensor, temperature: Tensor | float) -> SoftAssignment:
     """Every figure of the layer from its definition, holding the n x k matrix: (n, d), (k, d) -> SoftAssignment."""
     check_temperature(temperature)

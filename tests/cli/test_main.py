@@ -24,7 +24,7 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out.strip() == f"vqlab {__version__}"
 
 
-@pytest.mark.parametrize("command", ["train", "evaluate", "plot", "compare"])
+@pytest.mark.parametrize("command", ["train", "evaluate", "plot", "compare", "reproduce"])
 def test_help(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as caught:
         main([command, "--help"])

@@ -16,6 +16,7 @@ from vqlab.cli.plot import COMPARE, PLOT, REPORT
 from vqlab.cli.prior import PRIOR
 from vqlab.cli.probe import PROBE
 from vqlab.cli.release import RELEASE
+from vqlab.cli.reproduce import REPRODUCE
 from vqlab.cli.sample import SAMPLE
 from vqlab.cli.sweep import SWEEP
 from vqlab.cli.train import DESCRIPTION, add_train_arguments, run_train
@@ -23,7 +24,7 @@ from vqlab.errors import VqlabError
 from vqlab.quantizers import NonFiniteError
 
 #: Every sub-command but `train`, which shares its options with `train.py`, in the order of the help.
-COMMANDS = (EVALUATE, RELEASE, PLOT, COMPARE, REPORT, SWEEP, PROBE, PRIOR, SAMPLE, BENCH)
+COMMANDS = (EVALUATE, RELEASE, PLOT, COMPARE, REPORT, SWEEP, PROBE, PRIOR, SAMPLE, REPRODUCE, BENCH)
 
 
 def train_parser(prog: str) -> ArgumentParser:
