@@ -68,6 +68,7 @@ class RunConfig:
         usage_warning: warn when a level's training epoch uses a smaller share of its codes than this.
         tensorboard: also write TensorBoard logs.
         progress: show a progress bar.
+        compile: compile encoder and decoder by torch.compile (needs a C++ compiler on CPUs); the quantizer stays as it is.
     """
 
     root: str = "runs"
@@ -80,6 +81,7 @@ class RunConfig:
     usage_warning: float = 0.5
     tensorboard: bool = True
     progress: bool = True
+    compile: bool = False
 
     def __post_init__(self) -> None:
         _require(
