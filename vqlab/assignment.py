@@ -146,16 +146,32 @@ class Separation:
     nearest_mean: Tensor
 
 
-def separation(p: Tensor, block_size: int = 1024) -> Separation:
-    """S(P) and the mean distance to the nearest other prototype: (k, d) -> Separation. One prototype: both infinite."""
-    centred = p - p.mean(0)
+def separation(p: Tensor, rows: int | None = None, block_elements: int = 1 << 20) -> Separation:
+    """S(P) and the mean distance to the nearest other prototype: (k, d) -> Separation. One prototype: both infinite.
+
+    rows: take the distances of so many evenly spaced prototypes to all others, instead of every prototype's; k^2 is much for large k.
+    block_elements: how many distances are held at a time.
+    """
+    k = p.shape[0]
+    if k == 1:
+        infinite = torch.full((), math.inf, device=p.device)
+        return Separation(infinite, infinite)
+    # In float64 even nearly merged prototypes lose no digits to the expansion of the square; MPS has none.
+    centred = (p - p.mean(0)).to(torch.float32 if p.device.type == "mps" else torch.float64)
+    half_square = 0.5 * centred.square().sum(-1)
+    chosen = torch.arange(k, device=p.device)
+    if rows is not None and rows < k:
+        chosen = torch.arange(rows, device=p.device) * k // rows
     nearest = []
-    for start in range(0, p.shape[0], block_size):
-        rows = centred[start : start + block_size]
-        # Direct differences would need block x k x d; cdist without its matrix product stays exact for merged prototypes.
-        d = torch.cdist(rows, centred, compute_mode="donot_use_mm_for_euclid_dist")
-        own = torch.arange(rows.shape[0], device=p.device)
-        d[own, own + start] = float("inf")
-        nearest.append(d.amin(-1))
-    distance = torch.cat(nearest)
-    return Separation(distance.min(), distance.mean())
+    for own in chosen.split(max(1, block_elements // k)):
+        closeness = (centred[own] @ centred.T).sub_(half_square)
+        closeness[torch.arange(own.numel(), device=p.device), own] = -math.inf
+        distance = 2.0 * (half_square[own] - closeness.amax(-1))
+        # What little rounding leaves between merged prototypes is taken by differences instead.
+        close = (distance < 1e-9 * half_square.amax()).nonzero()[:, 0]
+        if close.numel():
+            other = closeness[close].argmax(-1)
+            distance[close] = (centred[own[close]] - centred[other]).square().sum(-1)
+        nearest.append(distance.clamp_min(0.0).sqrt())
+    distances = torch.cat(nearest).to(p.dtype)
+    return Separation(distances.min(), distances.mean())

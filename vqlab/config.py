@@ -70,6 +70,7 @@ class RunConfig:
         wandb: also log to Weights & Biases, project vqlab unless WANDB_PROJECT names one.
         mlflow: also log to MLflow, into the run folder unless MLFLOW_TRACKING_URI names a server.
         progress: show a progress bar.
+        compile: compile encoder and decoder by torch.compile (needs a C++ compiler on CPUs); the quantizer stays as it is.
     """
 
     root: str = "runs"
@@ -84,6 +85,7 @@ class RunConfig:
     wandb: bool = False
     mlflow: bool = False
     progress: bool = True
+    compile: bool = False
 
     def __post_init__(self) -> None:
         _require(

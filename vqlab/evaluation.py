@@ -86,16 +86,16 @@ class Evaluation(nn.Module):
         """Add a batch of images (b, c, h, w), float in [0, 1]; the tokenizer must be in `eval()` mode."""
         if tokenizer.training:
             raise ValueError("evaluate a tokenizer in eval() mode, so that measuring does not change it")
-        out = tokenizer(images)
+        out = tokenizer.quantizer(tokenizer.encode_features(images))
         if not len(self.levels):
-            self.hard.update(out.reconstruction, images)
+            self.hard.update(tokenizer.decode(out.quantized), images)
             return
-        ids = out.quantizer.indices
+        ids = out.indices
         self.hard.update(self._decode(tokenizer, ids), images)
-        if self.soft is not None:
-            self.soft.update(out.reconstruction, images)
+        if self.soft is not None:  # a hard quantizer's output is what its ids decode to
+            self.soft.update(tokenizer.decode(out.quantized), images)
         for i, level in enumerate(self.levels):
-            level.update(out.quantizer, i)
+            level.update(out, i)
         for i, prefix in enumerate(self.prefixes):
             prefix.update(self._decode(tokenizer, ids[..., : i + 1]), images)  # type: ignore[operator]
 

@@ -108,8 +108,8 @@ class Codebook(nn.Module):
         check_indices(indices, self.codebook_size)
         return nn.functional.embedding(indices.long(), self.codes)
 
-    def diagnostics(self) -> dict[str, Tensor]:
-        """Named scalars that are too costly for every step."""
+    def diagnostics(self, thorough: bool = False) -> dict[str, Tensor]:
+        """Named scalars that are too costly for every step; thorough: at the end of an epoch, where more time may be spent on them."""
         return {}
 
     def after_step(self) -> None:

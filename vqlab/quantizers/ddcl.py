@@ -25,6 +25,10 @@ from vqlab.quantizers.initialize import INITIALIZATIONS, initial_codes
 from vqlab.quantizers.temperature import TemperatureSchedule
 
 
+#: Prototypes whose distances to all others are taken at logged steps, and at the end of an epoch.
+QUICK_ROWS, THOROUGH_ROWS = 1024, 16384
+
+
 class DDCLCodebook(Codebook):
     """One level of soft competitive prototypes.
 
@@ -164,11 +168,11 @@ class DDCLCodebook(Codebook):
         )
 
     @torch.no_grad()
-    def diagnostics(self) -> dict[str, Tensor]:
+    def diagnostics(self, thorough: bool = False) -> dict[str, Tensor]:
         """Figures too costly for every step: `margin` T_c/T, and `separation`, `separation_nearest` of the prototypes
-        relative to the tokens' scale sqrt(tr Cov z)."""
+        relative to the tokens' scale sqrt(tr Cov z); in a large codebook those of evenly spaced prototypes to all others."""
         scale = self.covariance.trace().clamp_min(1e-12).sqrt()
-        distances = assignment.separation(self.prototypes)
+        distances = assignment.separation(self.prototypes, THOROUGH_ROWS if thorough else QUICK_ROWS)
         return {"margin": self.margin, "separation": distances.minimum / scale, "separation_nearest": distances.nearest_mean / scale}
 
     def encode(self, z: Tensor) -> Tensor:

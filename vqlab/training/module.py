@@ -76,12 +76,16 @@ class TokenizerModule(L.LightningModule):
             raise NonFiniteError(
                 f"step {self.global_step}: the loss is {float(loss.detach())}; lower lr or look at the latest steps in steps.csv"
             )
+        self.record(out, loss.detach(), mse.detach())
+        return loss
+
+    def record(self, out: QuantizerOutput, loss: Tensor, mse: Tensor) -> None:
+        """Add one batch to the figures of the epoch and of the latest step."""
         for i, level in enumerate(self.train_levels):
             level.update(out, i)
-        self.latest = {"loss": loss.detach(), "reconstruction": mse.detach()}
+        self.latest = {"loss": loss, "reconstruction": mse}
         self.latest_parts = out.parts
         self.train_means.update(self.latest, 1)
-        return loss
 
     def decoder_input(self, out: QuantizerOutput) -> Tensor:
         """What the decoder learns from: soft output for most of the batch, argmax codes and prefixes of the levels for the rest.
@@ -150,7 +154,7 @@ class TokenizerModule(L.LightningModule):
         """Figures of the training epoch so far: loss, reconstruction (mse on [0, 1]) and per level use, loss parts, diagnostics."""
         figures = {name: float(value) for name, value in self.train_means.compute().items()}
         for i, (level, book) in enumerate(zip(self.train_levels, self.tokenizer.quantizer.codebooks, strict=True), 1):
-            values = level.compute() | {name: float(value) for name, value in book.diagnostics().items()}
+            values = level.compute() | {name: float(value) for name, value in book.diagnostics(thorough=True).items()}
             figures |= {f"level{i}/{name}": value for name, value in values.items()}
         return figures
 

@@ -24,7 +24,7 @@ from vqlab.training.checkpoint import LastCheckpoint, RandomState, SafeCheckpoin
 from vqlab.training.loggers import PictureLogger, build_loggers, check_loggers
 from vqlab.training.module import TokenizerModule
 from vqlab.training.records import RunFolder
-from vqlab.training.runtime import Runtime, World, choose_runtime, tune_process, world
+from vqlab.training.runtime import Runtime, World, choose_runtime, compile_networks, tune_process, world
 
 PREVIEW_IMAGES = 16
 CALIBRATION_IMAGES = 2048
@@ -72,6 +72,8 @@ def train(config: TrainConfig, *, resume: bool = False, command: str | None = No
     train_loader, test_loader = _loaders(config, data, processes)
     steps_per_epoch = math.ceil(len(train_loader) / config.optim.accumulate)
     module = build_module(config, data, runtime, steps_per_epoch * config.epochs)
+    if config.run.compile:
+        compile_networks(module.tokenizer.encoder, module.tokenizer.decoder)
     if resume:
         check_checkpoint(folder.checkpoint, module)
     elif processes.rank == 0:

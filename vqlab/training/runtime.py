@@ -8,6 +8,7 @@ import sys
 from dataclasses import dataclass
 
 import torch
+from torch import nn
 
 from vqlab.errors import VqlabError
 
@@ -89,3 +90,9 @@ def tune_process(threads: int = 0) -> None:
             m_trim_threshold, m_mmap_threshold = -1, -3
             mallopt(m_mmap_threshold, 1 << 30)
             mallopt(m_trim_threshold, 2**31 - 1)
+
+
+def compile_networks(*networks: nn.Module, backend: str = "inductor") -> None:
+    """Compile modules in place by torch.compile: their weights, names and type stay the same."""
+    for network in networks:
+        network.compile(backend=backend)
