@@ -234,15 +234,24 @@ def test_usage_penalty_has_a_finite_gradient_where_shares_underflow() -> None:
     assert torch.isfinite(share.grad).all()
 
 
-@pytest.mark.parametrize("block_size", [1, 3, 1024])
-def test_separation_is_the_least_distance_between_prototypes(block_size: int) -> None:
+@pytest.mark.parametrize("block_elements", [1, 30, 1 << 20])
+def test_separation_is_the_least_distance_between_prototypes(block_elements: int) -> None:
     _, p = tokens(k=10)
     p[7] = p[2] + 1e-7  # two nearly merged prototypes, far from the origin
     p = p + 1e3
     distance = [[math.dist(p[i].tolist(), p[j].tolist()) for j in range(10) if j != i] for i in range(10)]
-    got = assignment.separation(p, block_size)
+    got = assignment.separation(p, block_elements=block_elements)
     assert float(got.minimum) == pytest.approx(min(min(row) for row in distance), rel=1e-5)
     assert float(got.nearest_mean) == pytest.approx(sum(min(row) for row in distance) / 10)
+
+
+def test_separation_of_some_prototypes_to_all_others() -> None:
+    _, p = tokens(k=10)
+    distance = torch.cdist(p.double(), p.double()).fill_diagonal_(math.inf).amin(-1)
+    got = assignment.separation(p, rows=4)  # prototypes 0, 2, 5, 7
+    assert float(got.minimum) == pytest.approx(float(distance[[0, 2, 5, 7]].min()))
+    assert float(got.nearest_mean) == pytest.approx(float(distance[[0, 2, 5, 7]].mean()))
+    assert float(assignment.separation(p, rows=10).nearest_mean) == pytest.approx(float(distance.mean()))
 
 
 def test_separation_of_one_and_of_merged_prototypes() -> None:

@@ -157,7 +157,8 @@ def separation(p: Tensor, rows: int | None = None, block_elements: int = 1 << 20
         infinite = torch.full((), math.inf, device=p.device)
         return Separation(infinite, infinite)
     # In float64 even nearly merged prototypes lose no digits to the expansion of the square; MPS has none.
-    centred = (p - p.mean(0)).to(torch.float32 if p.device.type == "mps" else torch.float64)
+    exact = p.to(torch.float32 if p.device.type == "mps" else torch.float64)
+    centred = exact - exact.mean(0)
     half_square = 0.5 * centred.square().sum(-1)
     chosen = torch.arange(k, device=p.device)
     if rows is not None and rows < k:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 
 from vqlab.errors import VqlabError
-from vqlab.training.runtime import World, choose_runtime, cpu_is_fast_at_bf16, tune_process, world
+from vqlab.tokenizer import Tokenizer
+from vqlab.training import train
+from vqlab.training.runtime import World, choose_runtime, compile_networks, cpu_is_fast_at_bf16, tune_process, world
 
 
 @pytest.fixture
@@ -98,3 +102,23 @@ def test_tune_process() -> None:
     finally:
         torch.set_num_threads(threads)
         torch.set_flush_denormal(False)
+
+
+def test_a_compiled_run_is_the_eager_run(few_images: Any, make_config: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the backend that traces as Inductor does and leaves out its minutes of C++ compilation."""
+    torch.compiler.reset()
+    used = []
+
+    def traced(*networks: torch.nn.Module) -> None:
+        used.extend(networks)
+        compile_networks(*networks, backend="aot_eager")
+
+    monkeypatch.setattr("vqlab.training.run.compile_networks", traced)
+    states = []
+    for compiled in (False, True):
+        folder = train(make_config(name=f"compiled-{compiled}", epochs=1, run={"compile": compiled}))
+        states.append(Tokenizer.from_pretrained(folder / "tokenizer").state_dict())
+    assert len(used) == 2
+    assert states[0].keys() == states[1].keys()
+    for name, value in states[0].items():
+        torch.testing.assert_close(states[1][name], value, rtol=1e-3, atol=1e-4, msg=lambda m, name=name: f"{name}: {m}")

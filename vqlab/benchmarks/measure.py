@@ -179,5 +179,3 @@ def _repeat(action: Callable[[], None], at_least: float) -> list[float]:
     while sum(seconds) < at_least:
         seconds.append(_seconds(action))
     return seconds
-
-

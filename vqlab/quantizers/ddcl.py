@@ -24,7 +24,6 @@ from vqlab.quantizers.base import Codebook, LevelOutput
 from vqlab.quantizers.initialize import INITIALIZATIONS, initial_codes
 from vqlab.quantizers.temperature import TemperatureSchedule
 
-
 #: Prototypes whose distances to all others are taken at logged steps, and at the end of an epoch.
 QUICK_ROWS, THOROUGH_ROWS = 1024, 16384
 
