@@ -31,23 +31,19 @@ def test_every_candidate_has_a_gradient_and_ids(name: str, d: int, k: int) -> No
 
 def test_ddcl_its_whole_matrix_and_its_definition_are_one_layer() -> None:
     torch.manual_seed(0)
-    z = torch.randn(50, 4)
+    z, codes = torch.randn(50, 4), torch.randn(32, 4)
     grads, ids = [], []
     for name in ("ddcl", "plain", "reference"):
         layer = CANDIDATES[name].build(4, 32)
         with torch.no_grad():
-            next(iter(layer.module.parameters())).copy_(torch.randn(32, 4, generator=torch.Generator().manual_seed(1)))
-        if name == "ddcl":  # the level's temperature is relative to the tokens' variance, the others' to one of 1 per dimension
-            layer.module.eval()
+            next(iter(layer.module.parameters())).copy_(codes)
         x = z.clone().requires_grad_()
         layer.loss(x).backward()
         grads.append(x.grad)
         ids.append(layer.ids(z))
-    for other in (1, 2):
-        assert torch.equal(ids[0], ids[other])
+    assert torch.equal(ids[0], ids[1])
+    assert torch.equal(ids[0], ids[2])
     torch.testing.assert_close(grads[1], grads[2], rtol=1e-3, atol=1e-6)
-    without_entropy = torch.nn.functional.cosine_similarity(grads[0].flatten(), grads[1].flatten(), dim=0)
-    assert float(without_entropy) > 0.9  # the level's entropy term starts at 0
 
 
 @pytest.mark.parametrize("bits", range(1, 19))
