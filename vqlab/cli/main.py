@@ -14,13 +14,14 @@ from vqlab.cli.command import command_parser, new_parser
 from vqlab.cli.evaluate import EVALUATE
 from vqlab.cli.plot import COMPARE, PLOT
 from vqlab.cli.release import RELEASE
+from vqlab.cli.reproduce import REPRODUCE
 from vqlab.cli.sweep import SWEEP
 from vqlab.cli.train import DESCRIPTION, add_train_arguments, run_train
 from vqlab.errors import VqlabError
 from vqlab.quantizers import NonFiniteError
 
 #: Every sub-command but `train`, which shares its options with `train.py`, in the order of the help.
-COMMANDS = (EVALUATE, RELEASE, PLOT, COMPARE, SWEEP, BENCH)
+COMMANDS = (EVALUATE, RELEASE, PLOT, COMPARE, SWEEP, REPRODUCE, BENCH)
 
 
 def train_parser(prog: str) -> ArgumentParser:
