@@ -226,6 +226,8 @@ def nearest(z: Tensor, p: Tensor, block: int | None = None) -> Tensor:
         centre = p.mean(0)
         zc, pc = z - centre, p - centre
         square = pc.square().sum(-1)
+        if torch.compiler.is_exporting():  # a graph for any number of tokens has no blocks, and cannot branch on values
+            return torch.addmm(-square, zc, 2.0 * pc.T).argmax(-1)
         margin, key = _rounding_margin(zc, square), 2.0 * pc.T
         position = torch.empty(n, dtype=torch.int64, device=z.device)
         contested = torch.empty(n, dtype=torch.bool, device=z.device)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import tempfile
@@ -9,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
@@ -18,6 +20,9 @@ from vqlab.errors import VqlabError
 
 FORMAT_VERSION = 1
 CONFIG_NAME, WEIGHTS_NAME = "config.json", "model.safetensors"
+#: Bytes of the largest configuration that is read.
+MAX_CONFIG_BYTES = 2**20
+_FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 
 def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
@@ -42,6 +47,30 @@ def write_json(path: Path, content: Any) -> None:
     write_atomically(path, lambda temporary: temporary.write_text(text, encoding="utf-8"))
 
 
+def file_sha256(path: Path) -> str:
+    """SHA-256 of a file, in hexadecimal."""
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def read_json(path: Path, max_bytes: int, missing: str) -> Any:
+    """The content of a JSON file. VqlabError: `missing` where there is no such file, else naming one that is damaged or too large."""
+    try:
+        with open(path, "rb") as file:
+            text = file.read(max_bytes + 1)
+        if len(text) > max_bytes:
+            raise VqlabError(f"{path} is larger than the {max_bytes:,} bytes that are read")
+        return json.loads(text.decode("utf-8"), parse_constant=_refuse_constant)
+    except (FileNotFoundError, NotADirectoryError):
+        raise VqlabError(missing) from None
+    except (OSError, ValueError, RecursionError) as error:
+        raise VqlabError(f"cannot read {path}: {error}") from error
+
+
+def _refuse_constant(name: str) -> Any:
+    raise ValueError(f"{name} is no number of JSON")
+
+
 def write_tokenizer(folder: Path, state: dict[str, Tensor], config: dict[str, Any]) -> Path:
     """Weights and configuration of a tokenizer into `folder`; the configuration last, since it is what makes the folder a tokenizer."""
     # Copies: safetensors refuses tensors that share memory or are not contiguous.
@@ -54,12 +83,7 @@ def write_tokenizer(folder: Path, state: dict[str, Tensor], config: dict[str, An
 def read_tokenizer(folder: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
     """Configuration and weights of a tokenizer folder; VqlabError names the file that is missing, damaged or of another version."""
     path = folder / CONFIG_NAME
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise VqlabError(f"{folder} is not a tokenizer: it has no {CONFIG_NAME}") from None
-    except (OSError, UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
-        raise VqlabError(f"cannot read {path}: {error}") from error
+    content = read_json(path, MAX_CONFIG_BYTES, missing=f"{folder} is not a tokenizer: it has no {CONFIG_NAME}")
     if not isinstance(content, dict) or not isinstance(content.get("tokenizer"), dict):
         raise VqlabError(f"{path} is not the configuration of a vqlab tokenizer")
     if content.get("format_version") != FORMAT_VERSION:
@@ -69,3 +93,22 @@ def read_tokenizer(folder: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
         return content["tokenizer"], load_file(weights)
     except (OSError, SafetensorError) as error:
         raise VqlabError(f"cannot read {weights}: {error}") from error
+
+
+def check_state(name: str, own: dict[str, Tensor], state: dict[str, Tensor]) -> None:
+    """VqlabError, naming `name` and the tensor, unless `state` has the tensors of `own`, of their shapes and kinds, all of them finite.
+
+    own: may lie on the device "meta". Floating-point tensors may be of another precision.
+    """
+    for tensor in sorted(own.keys() | state.keys()):
+        if tensor not in state:
+            raise VqlabError(f"{name}: the weights lack {tensor!r}, which the configuration asks for")
+        if tensor not in own:
+            raise VqlabError(f"{name}: the weights hold {tensor!r}, which the configuration does not know")
+        wanted, found = own[tensor], state[tensor]
+        if wanted.shape != found.shape:
+            raise VqlabError(f"{name}: {tensor!r} has shape {tuple(found.shape)}, the configuration asks for {tuple(wanted.shape)}")
+        if found.dtype != wanted.dtype and not (found.dtype in _FLOATS and wanted.dtype in _FLOATS):
+            raise VqlabError(f"{name}: {tensor!r} is of type {found.dtype}, the configuration asks for {wanted.dtype}")
+        if found.dtype in _FLOATS and not bool(torch.isfinite(found).all()):
+            raise VqlabError(f"{name}: {tensor!r} holds NaN or infinity")

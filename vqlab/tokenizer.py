@@ -7,18 +7,24 @@ reconstruction <-- decoder <-- codes
 
 from __future__ import annotations
 
+import tempfile
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
 from vqlab.backbones import backbone_config, build_backbone
 from vqlab.errors import VqlabError
+from vqlab.fingerprint import fingerprint
+from vqlab.hub import CARD_NAME, loading_snippet, local_folder, push_folder
 from vqlab.images import as_unit_images, to_network, to_unit
 from vqlab.quantizers import QuantizerOutput, build_quantizer
-from vqlab.storage import read_tokenizer, write_tokenizer
+from vqlab.storage import check_state, read_tokenizer, write_tokenizer
+
+if TYPE_CHECKING:
+    from vqlab.export import ExportCheck
 
 
 @dataclass(frozen=True)
@@ -85,6 +91,24 @@ class Tokenizer(nn.Module):
         return to_unit(self.decoder(quantized))
 
     @torch.no_grad()
+    def codebook(self, level: int = 0) -> Tensor:
+        """Vectors of all ids of one level, as the decoder reads them: (codebook_size, dim).
+
+        In a residual stack the rows of the levels add up to what `embed` gives: a language model that starts with these tables and sums
+        over levels starts with the tokenizer's own vectors. In a cascade only the last level is decoded. level: 0-based, the place on the
+        last axis of ids. Raises ValueError for a level that is not there.
+        """
+        books, space = self.quantizer.codebooks, self.quantizer.space
+        if not 0 <= level < len(books):
+            raise ValueError(
+                f"level must lie in 0..{len(books) - 1}, got {level}" if books else "a tokenizer without a quantizer has no codes"
+            )
+        table = space.leave(books[level].codes)
+        if level > 0 and self.quantizer.topology == "residual":  # the offset of the way out counts once in a sum over levels
+            table = table - space.leave(torch.zeros_like(books[level].codes[:1]))
+        return table.detach().clone()
+
+    @torch.no_grad()
     def embed(self, indices: Tensor) -> Tensor:
         """Vectors that ids stand for: (b, h', w', levels) -> (b, dim, h', w'); (h', w', levels) -> (dim, h', w').
 
@@ -112,12 +136,42 @@ class Tokenizer(nn.Module):
             raise ValueError(f"image sides must be multiples of {factor}, got {h}x{w}")
         return unit.to(next(self.parameters()).device)
 
+    def export_encoder(self, path: str | Path, format: str = "onnx", image_size: int | tuple[int, int] = 32) -> ExportCheck:
+        """Write the graph from images to ids: see `vqlab.export.export_encoder`."""
+        from vqlab.export import export_encoder
+
+        return export_encoder(self, path, format, image_size)
+
+    def export_decoder(self, path: str | Path, format: str = "onnx", image_size: int | tuple[int, int] = 32) -> ExportCheck:
+        """Write the graph from ids to images: see `vqlab.export.export_decoder`."""
+        from vqlab.export import export_decoder
+
+        return export_decoder(self, path, format, image_size)
+
     # -- figures ----------------------------------------------------------------------------------------------------------------
 
     @property
     def num_parameters(self) -> int:
         """Parameters of encoder, decoder and quantizer, moving-average codebooks included."""
         return sum(p.numel() for p in self.parameters())
+
+    @property
+    def fingerprint(self) -> str:
+        """SHA-256, in hexadecimal, of the structure and all weights: equal where ids mean the same.
+
+        Settings that only training reads do not count, nor do those that a later version of vqlab adds. Takes a pass over the weights.
+        """
+        quantizer = self.quantizer
+        structure = {
+            "channels": self.channels,
+            "latent_dim": quantizer.dim,
+            "encoder": self.backbone_name,
+            "topology": quantizer.topology,
+            "normalize": quantizer.normalize,
+            "codebook_dim": quantizer.codebook_dim,
+            "levels": [[book.kind, book.codebook_size] for book in quantizer.codebooks],
+        }
+        return fingerprint(structure, self.state_dict())
 
     # -- files ------------------------------------------------------------------------------------------------------------------
 
@@ -134,24 +188,40 @@ class Tokenizer(nn.Module):
         """Write model.safetensors and config.json (each atomically) into `folder` and return it."""
         return write_tokenizer(Path(folder), self.state_dict(), self.config())
 
-    @classmethod
-    def from_pretrained(cls, folder: str | Path) -> Tokenizer:
-        """A tokenizer in `eval()` mode from a folder that `save_pretrained` wrote.
+    def push_to_hub(self, repo_id: str, *, private: bool | None = None, token: str | None = None, message: str = "Upload tokenizer") -> str:
+        """Upload this tokenizer to the Hugging Face hub as `repo_id` (NAME/NAME), which is made if needed, and return its address.
 
-        Raises VqlabError naming the file or the field that is missing, damaged or does not fit; nothing is half-loaded.
+        The page says how to load it; figures are on the card of a released folder, which `vqlab release --push_to_hub` uploads. token:
+        instead of the one that `hf auth login` has stored. Raises VqlabError where the hub cannot be reached or refuses.
         """
-        config, state = read_tokenizer(Path(folder))
-        with torch.random.fork_rng(devices=[]):  # weights that are replaced at once must not cost the caller random numbers
-            tokenizer = cls(config)
-        own = tokenizer.state_dict()
-        for name in sorted(own.keys() | state.keys()):
-            if name not in state:
-                raise VqlabError(f"{folder}: the weights lack {name!r}, which the configuration asks for")
-            if name not in own:
-                raise VqlabError(f"{folder}: the weights hold {name!r}, which the configuration does not know")
-            if own[name].shape != state[name].shape:
-                raise VqlabError(
-                    f"{folder}: {name!r} has shape {tuple(state[name].shape)}, the configuration asks for {tuple(own[name].shape)}"
-                )
+        with tempfile.TemporaryDirectory() as name:
+            folder = self.save_pretrained(Path(name) / "tokenizer")
+            sizes = " + ".join(map(str, self.quantizer.codebook_sizes))
+            text = (
+                f"# {repo_id}\n\nImage tokenizer, {sizes or 'no'} codes, {self.num_parameters:,} parameters.\n\n{loading_snippet(repo_id)}"
+            )
+            (folder / CARD_NAME).write_text(text, encoding="utf-8")
+            return push_folder(folder, repo_id, private=private, token=token, message=message)
+
+    @classmethod
+    def from_pretrained(cls, folder: str | Path, *, revision: str | None = None) -> Tokenizer:
+        """A tokenizer in `eval()` mode from a folder that `save_pretrained` wrote, or by its name (NAME/NAME) on the Hugging Face hub.
+
+        A folder that exists is never looked for on the hub. revision: branch, tag or commit on the hub. Raises VqlabError naming the file
+        or the field that is missing, damaged or does not fit, or where the hub cannot be reached; nothing is half-loaded.
+        """
+        folder = local_folder(folder, revision)
+        config, state = read_tokenizer(folder)
+        try:
+            with torch.random.fork_rng(devices=[]):  # weights that are replaced at once must not cost the caller random numbers
+                with torch.device("meta"):  # without memory: a damaged configuration may ask for any size
+                    skeleton = cls(config)
+                check_state(str(folder), skeleton.state_dict(), state)
+                tokenizer = cls(config)
+        except VqlabError:
+            raise
+        except Exception as error:  # settings of a wrong type fail in many ways
+            reason = (str(error).splitlines() or [""])[0]
+            raise VqlabError(f"{folder}: its configuration builds no tokenizer: {type(error).__name__}: {reason}") from error
         tokenizer.load_state_dict(state)
         return tokenizer.eval()

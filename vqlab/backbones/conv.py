@@ -32,10 +32,13 @@ class ConvConfig:
     downsamplings: int = 2
 
     def __post_init__(self) -> None:
-        for name, least in (("width", 1), ("residual_blocks", 0), ("residual_width", 1), ("downsamplings", 0)):
+        ranges = {"width": (1, 2**20), "residual_blocks": (0, 1000), "residual_width": (1, 2**20), "downsamplings": (0, 16)}
+        for name, (least, most) in ranges.items():
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int) or value < least:
                 raise ValueError(f"conv backbone: {name} must be an integer of at least {least}, got {value!r}")
+            if value > most:
+                raise ValueError(f"conv backbone: {name} must be at most {most}, got {value}")
 
     @property
     def factor(self) -> int:

@@ -15,7 +15,7 @@ class Command:
     """A sub-command.
 
     name: the word after `vqlab`.  help: a few words for the list of commands.  description: the head of its own help.  usage: what follows
-    the name.  add_arguments: declares its options.  run: does it, with the parsed options.
+    the name.  add_arguments: declares its options.  run: does it, with the parsed options; an exit code, or None for 0.
     """
 
     name: str
@@ -23,7 +23,7 @@ class Command:
     description: str
     usage: str
     add_arguments: Callable[[ArgumentParser], None]
-    run: Callable[[Namespace], None]
+    run: Callable[[Namespace], int | None]
 
 
 def new_parser(description: str, usage: str, prog: str | None = None) -> ArgumentParser:

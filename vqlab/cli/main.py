@@ -11,7 +11,11 @@ from jsonargparse import ArgumentParser, Namespace
 from vqlab import __version__
 from vqlab.cli.bench import BENCH
 from vqlab.cli.command import command_parser, new_parser
+from vqlab.cli.decode import DECODE
+from vqlab.cli.encode import ENCODE
 from vqlab.cli.evaluate import EVALUATE
+from vqlab.cli.export import EXPORT
+from vqlab.cli.info import INFO
 from vqlab.cli.plot import COMPARE, PLOT, REPORT
 from vqlab.cli.prior import PRIOR
 from vqlab.cli.probe import PROBE
@@ -24,7 +28,7 @@ from vqlab.errors import VqlabError
 from vqlab.quantizers import NonFiniteError
 
 #: Every sub-command but `train`, which shares its options with `train.py`, in the order of the help.
-COMMANDS = (EVALUATE, RELEASE, PLOT, COMPARE, REPORT, SWEEP, PROBE, PRIOR, SAMPLE, REPRODUCE, BENCH)
+COMMANDS = (EVALUATE, ENCODE, DECODE, INFO, RELEASE, EXPORT, PLOT, COMPARE, REPORT, SWEEP, PROBE, PRIOR, SAMPLE, REPRODUCE, BENCH)
 
 
 def train_parser(prog: str) -> ArgumentParser:
@@ -46,20 +50,22 @@ def build_parser() -> ArgumentParser:
     return parser
 
 
-def _run(options: Namespace, given: Namespace) -> None:
+def _run(options: Namespace, given: Namespace) -> int | None:
     chosen = options[options.command]
     if options.command == "train":
         run_train(chosen, given[options.command], train_parser("vqlab train").get_defaults())
-    else:
-        next(command for command in COMMANDS if command.name == options.command).run(chosen)
+        return None
+    return next(command for command in COMMANDS if command.name == options.command).run(chosen)
 
 
 def guarded(action: object, *args: object) -> int:
-    """Run `action(*args)`; a user's mistake becomes one line on stderr and exit code 2, a failed computation exit code 1."""
+    """Run `action(*args)`, whose result is the exit code (None: 0).
+
+    A user's mistake becomes one line on stderr and exit code 2, a failed computation exit code 1.
+    """
     assert callable(action)
     try:
-        action(*args)
-        return 0
+        return action(*args) or 0
     except argparse.ArgumentError as error:
         print(f"error: {' '.join(str(error).split())}", file=sys.stderr)  # the parser explains itself over many lines
         return 2
@@ -77,9 +83,9 @@ def guarded(action: object, *args: object) -> int:
 def main(argv: Sequence[str] | None = None) -> int:
     """Entry of the console script."""
 
-    def action() -> None:
+    def action() -> int | None:
         parser = build_parser()
-        _run(parser.parse_args(argv), parser.parse_args(argv, defaults=False))
+        return _run(parser.parse_args(argv), parser.parse_args(argv, defaults=False))
 
     return guarded(action)
 

@@ -9,6 +9,7 @@ from jsonargparse import ArgumentParser, Namespace
 from vqlab.cli.command import Command
 from vqlab.cli.evaluate import evaluate
 from vqlab.data import DATA_SETS
+from vqlab.hub import push_folder
 from vqlab.results import Run, release
 from vqlab.training.runtime import tune_process
 
@@ -19,6 +20,9 @@ def add_release_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("out", type=Path, help="folder of the released tokenizer, for example checkpoints/NAME")
     parser.add_argument("--data", type=str, default="cifar10", help=f"data set to measure on: {', '.join(DATA_SETS)}")
     parser.add_argument("--data_root", type=Path, default=Path("data"), help="folder that holds the data sets")
+    parser.add_argument(
+        "--push_to_hub", type=str | None, default=None, help="also upload it to the Hugging Face hub under this name, USER/NAME"
+    )
 
 
 def run_release(options: Namespace) -> None:
@@ -27,6 +31,8 @@ def run_release(options: Namespace) -> None:
     run = Run.load(options.run_folder)
     figures = evaluate(options.run_folder / "tokenizer", options.data, options.data_root, 500)
     print(release(run, options.out, figures, options.data))
+    if options.push_to_hub is not None:
+        print(push_folder(options.out, options.push_to_hub))
 
 
 RELEASE = Command(

@@ -1,0 +1,88 @@
+"""Reading in threads ahead of use, in order, within a budget of memory."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+
+from torch import Tensor
+
+from vqlab.data.read import ImageFileError
+
+
+class _Budget:
+    """Bytes of results that nobody has fetched yet."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit, self._held, self._changed, self._closed = limit, 0, threading.Condition(), False
+
+    def wait(self) -> None:
+        """Until there is room. Whoever waits comes after all that is held, so that fetching in order always makes room."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._held < self._limit or self._closed)
+
+    def add(self, size: int) -> None:
+        with self._changed:
+            self._held += size
+            self._changed.notify_all()
+
+    def close(self) -> None:
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+
+
+def read_or_reason(read: Callable[[int], Tensor], number: int) -> Tensor | str:
+    """The image, or why there is none."""
+    try:
+        return read(number)
+    except ImageFileError as error:
+        return str(error)
+    except (OSError, MemoryError) as error:
+        return f"{type(error).__name__}: {error}"
+
+
+def read_ahead(
+    read: Callable[[int], Tensor], numbers: Iterable[int], *, workers: int, depth: int, budget: int
+) -> Iterator[tuple[int, Tensor | str]]:
+    """(number, image or reason) of every number, in order, read by `workers` threads; 0 reads each when it is asked for.
+
+    depth: at most so many are read or asked for ahead.  budget: reading pauses while so many bytes of images wait to be fetched.
+    """
+    if workers == 0:
+        for number in numbers:
+            yield number, read_or_reason(read, number)
+        return
+    held = _Budget(budget)
+
+    def work(number: int) -> Tensor | str:
+        held.wait()
+        result = read_or_reason(read, number)
+        held.add(_size(result))
+        return result
+
+    waiting: deque[tuple[int, Future[Tensor | str]]] = deque()
+    pool = ThreadPoolExecutor(workers, thread_name_prefix="read")
+
+    def fetch() -> tuple[int, Tensor | str]:
+        number, future = waiting.popleft()
+        result = future.result()
+        held.add(-_size(result))
+        return number, result
+
+    try:
+        for number in numbers:
+            waiting.append((number, pool.submit(work, number)))
+            if len(waiting) > depth:
+                yield fetch()
+        while waiting:
+            yield fetch()
+    finally:
+        held.close()
+        pool.shutdown(cancel_futures=True)
+
+
+def _size(result: Tensor | str) -> int:
+    return result.numel() if isinstance(result, Tensor) else 0
