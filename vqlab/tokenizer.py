@@ -141,9 +141,8 @@ class Tokenizer(nn.Module):
         Raises VqlabError naming the file or the field that is missing, damaged or does not fit; nothing is half-loaded.
         """
         config, state = read_tokenizer(Path(folder))
-        with torch.random.fork_rng(devices=[]):  # weights that are replaced at once must not cost the caller random numbers
-            tokenizer = cls(config)
-        own = tokenizer.state_dict()
+        with torch.device("meta"):  # shapes alone: a configuration that asks for more than the file holds must not fill the memory
+            own = cls(config).state_dict()
         for name in sorted(own.keys() | state.keys()):
             if name not in state:
                 raise VqlabError(f"{folder}: the weights lack {name!r}, which the configuration asks for")
@@ -153,5 +152,7 @@ class Tokenizer(nn.Module):
                 raise VqlabError(
                     f"{folder}: {name!r} has shape {tuple(state[name].shape)}, the configuration asks for {tuple(own[name].shape)}"
                 )
+        with torch.random.fork_rng(devices=[]):  # weights that are replaced at once must not cost the caller random numbers
+            tokenizer = cls(config)
         tokenizer.load_state_dict(state)
         return tokenizer.eval()
