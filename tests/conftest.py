@@ -49,7 +49,7 @@ def golden_command(quantizer: str, root: Path, name: str) -> list[str]:
     options = {
         "quantizer": quantizer,
         "data": "sample",
-        "codebook_size": 64,
+        **({} if quantizer == "none" else {"codebook_size": 64}),
         "epochs": 4,
         "batch_size": 32,
         "lr": 3e-3,

@@ -13,9 +13,9 @@ from safetensors.torch import save_file
 
 from vqlab import storage
 from vqlab.errors import VqlabError
+from vqlab.migrate import FORMAT_VERSION
 from vqlab.storage import (
     CONFIG_NAME,
-    FORMAT_VERSION,
     WEIGHTS_NAME,
     read_tokenizer,
     write_atomically,
@@ -186,7 +186,9 @@ def test_a_torch_save_file_is_refused_without_being_unpickled(folder: Path) -> N
         (b"null", "is not the configuration of a vqlab tokenizer"),
         (b'{"architectures": ["BertModel"], "hidden_size": 384}', "is not the configuration of a vqlab tokenizer"),
         (b'{"format_version": 1, "tokenizer": []}', "is not the configuration of a vqlab tokenizer"),
-        (b'{"format_version": 2, "tokenizer": {}}', "format_version is 2, this vqlab reads 1"),
+        (b'{"format_version": 3, "tokenizer": {}}', "format_version is 3, this vqlab reads 1 to 2; it was written by a later vqlab"),
+        (b'{"format_version": 0, "tokenizer": {}}', "format_version is 0, this vqlab reads 1 to 2$"),
+        (b'{"format_version": true, "tokenizer": {}}', "format_version is True"),
         (b'{"format_version": "1", "tokenizer": {}}', "format_version is '1'"),
         (b'{"tokenizer": {}}', "format_version is None"),
     ],

@@ -377,7 +377,7 @@ def edit(folder: Path, *path: object, value: object) -> None:
         (("tokenizer", "latent_dim"), "six", "'latent_dim' must be an integer of at least 1, got 'six'"),
         (("tokenizer", "channels"), 3.0, "'channels' must be an integer of at least 1, got 3.0"),
         (("tokenizer", "quantizer", "codebook_dim"), 4.5, "codebook_dim"),
-        (("format_version",), 2, "format_version is 2, this vqlab reads 1"),
+        (("format_version",), 3, "format_version is 3, this vqlab reads 1 to 2"),
     ],
 )
 @KINDS

@@ -3,13 +3,24 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import math
+import typing
 from dataclasses import dataclass, field
 from typing import Any
 
+import torch
+
 from vqlab.backbones import BACKBONES, ConvConfig
 from vqlab.errors import VqlabError
-from vqlab.quantizers import CODEBOOKS, QUANTIZER_NAMES, TOPOLOGIES, Codebook
+from vqlab.quantizers import CODEBOOKS, QUANTIZER_NAMES, TOPOLOGIES, Codebook, build_codebook
+from vqlab.typed import check_types
+
+#: mps is missing: it has no float64, in which figures are summed.
+DEVICES = ("auto", "cpu", "gpu", "cuda")
+PRECISIONS = ("auto", "bf16", "float32")
+#: 4 GiB of float32.
+MAX_CODEBOOK_NUMBERS = 2**30
 
 
 @dataclass(frozen=True)
@@ -38,6 +49,7 @@ class OptimConfig:
     level_dropout: float = 0.25
 
     def __post_init__(self) -> None:
+        _check_fields(self, "optim.")
         _require(0 < self.epsilon < math.inf, f"optim.epsilon must be positive and finite, got {self.epsilon}")
         _require(0 <= self.weight_decay < math.inf, f"optim.weight_decay must be finite and not negative, got {self.weight_decay}")
         _require(self.warmup_steps >= 0, f"optim.warmup_steps must not be negative, got {self.warmup_steps}")
@@ -61,7 +73,7 @@ class RunConfig:
         root: folder that holds the run folders.
         data_root: folder that holds the data sets.
         precision: "auto" (bf16 where the device is fast at it), "bf16" or "float32"; the quantizer always computes in float32.
-        device: "auto", "cpu", "gpu" (or "cuda") or "mps".
+        device: "auto" (a GPU where there is one), "cpu" or "gpu" (or "cuda").
         threads: CPU threads, 0 for all cores.
         log_every: optimizer steps between rows of steps.csv.
         eval_batch_size: images per evaluation batch.
@@ -71,6 +83,8 @@ class RunConfig:
         mlflow: also log to MLflow, into the run folder unless MLFLOW_TRACKING_URI names a server.
         progress: show a progress bar.
         compile: compile encoder and decoder by torch.compile (needs a C++ compiler on CPUs); the quantizer stays as it is.
+        checkpoint_every: optimizer steps between checkpoints within an epoch; 0: only after each epoch.
+        timeout: seconds for which several processes wait for each other before all of them give up.
     """
 
     root: str = "runs"
@@ -86,14 +100,17 @@ class RunConfig:
     mlflow: bool = False
     progress: bool = True
     compile: bool = False
+    checkpoint_every: int = 0
+    timeout: int = 600
 
     def __post_init__(self) -> None:
-        _require(
-            self.precision in ("auto", "bf16", "float32"),
-            f"run.precision must be auto, bf16 or float32, got {self.precision!r}",
-        )
+        _check_fields(self, "run.")
+        check_choice("run.precision", self.precision, PRECISIONS)
+        check_choice("run.device", self.device, DEVICES)
         _require(self.log_every >= 1, f"run.log_every must be at least 1, got {self.log_every}")
         _require(self.eval_batch_size >= 1, f"run.eval_batch_size must be at least 1, got {self.eval_batch_size}")
+        _require(self.checkpoint_every >= 0, f"run.checkpoint_every must not be negative, got {self.checkpoint_every}")
+        _require(self.timeout >= 1, f"run.timeout must be at least 1 second, got {self.timeout}")
         _require(self.threads >= 0, f"run.threads must not be negative, got {self.threads}")
         _require(0 <= self.usage_warning <= 1, f"run.usage_warning must lie in [0, 1], got {self.usage_warning}")
 
@@ -140,12 +157,10 @@ class TrainConfig:
     run: RunConfig = field(default_factory=RunConfig)
 
     def __post_init__(self) -> None:
-        _require(
-            self.quantizer in QUANTIZER_NAMES,
-            f"quantizer must be one of {', '.join(QUANTIZER_NAMES)}, got {self.quantizer!r}",
-        )
-        _require(self.encoder in list(BACKBONES), f"encoder must be one of {', '.join(BACKBONES)}, got {self.encoder!r}")
-        _require(self.topology in TOPOLOGIES, f"topology must be one of {', '.join(TOPOLOGIES)}, got {self.topology!r}")
+        _check_fields(self)
+        check_choice("quantizer", self.quantizer, QUANTIZER_NAMES)
+        check_choice("encoder", self.encoder, tuple(BACKBONES))
+        check_choice("topology", self.topology, TOPOLOGIES)
         for name in ("levels", "epochs", "batch_size"):
             _require(getattr(self, name) >= 1, f"{name} must be at least 1, got {getattr(self, name)}")
         _require(0 < self.lr < math.inf, f"lr must be positive and finite, got {self.lr}")
@@ -158,7 +173,8 @@ class TrainConfig:
             )
         sizes = self.codebook_size if isinstance(self.codebook_size, list) else [self.codebook_size]
         _require(min(sizes) >= 1, f"codebook_size must be at least 1 at every level, got {self.codebook_size}")
-        _require(isinstance(self.codebook, dict), f"settings of the quantizer must be a mapping, got {self.codebook!r}")
+        numbers = sum(self.codebook_sizes) * self.tokenizer_config()["latent_dim"]
+        _require(numbers <= MAX_CODEBOOK_NUMBERS, f"the codebooks hold {numbers:,} numbers, more than the {MAX_CODEBOOK_NUMBERS:,} allowed")
         _require(self.quantizer != "none" or self.levels == 1, "quantizer none has no levels: leave levels at 1")
         _require(self.quantizer != "none" or not self.codebook, "quantizer none has no codebook settings")
 
@@ -209,6 +225,31 @@ class TrainConfig:
             },
         }
 
+    def unused(self) -> dict[str, str]:
+        """Settings that this configuration leaves without effect, by dotted key, each with the reason."""
+        found: dict[str, str] = {}
+        soft = self.quantizer != "none" and CODEBOOKS[self.quantizer].is_soft
+        if self.quantizer == "none":
+            found |= dict.fromkeys(("codebook_size", "topology"), "quantizer none has no codes")
+        if not soft:
+            found["optim.hard_fraction"] = f"quantizer {self.quantizer} decodes its codes anyway"
+        if self.levels == 1:
+            found["optim.level_dropout"] = "there is one level"
+        quantizer = self.tokenizer_config()["quantizer"]
+        with torch.device("meta"):  # asked for what they would train, not built
+            books = [build_codebook(level, quantizer["codebook_dim"]) for level in quantizer["levels"]]
+        if not any(book.codebook_parameters() for book in books):
+            found["optim.epsilon"] = "no codes are trained by the optimizer"
+        return found
+
+    def resolved(self) -> TrainConfig:
+        """The same with every setting of the quantizer written down, so that later defaults change nothing."""
+        if self.quantizer == "none":
+            return self
+        signature = inspect.signature(CODEBOOKS[self.quantizer])
+        defaults = {name: p.default for name, p in signature.parameters.items() if p.default is not inspect.Parameter.empty}
+        return dataclasses.replace(self, codebook={**defaults, **self.codebook})
+
     def to_dict(self) -> dict[str, Any]:
         """Plain types, with the quantizer's settings under its own name: what the configuration files look like."""
         content = dataclasses.asdict(self)
@@ -237,6 +278,19 @@ class TrainConfig:
             raise VqlabError(f"configuration: {error}") from error
 
 
+def _check_fields(config: Any, prefix: str = "") -> None:
+    hints = typing.get_type_hints(type(config))
+    try:
+        check_types({field.name: getattr(config, field.name) for field in dataclasses.fields(config)}, hints, prefix)
+    except TypeError as error:
+        raise VqlabError(str(error)) from None
+
+
 def _require(condition: bool, message: str) -> None:
     if not condition:
         raise VqlabError(message)
+
+
+def check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
+    """VqlabError unless `value` is one of the choices."""
+    _require(value in choices, f"{name} must be one of {', '.join(choices)}, got {value!r}")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import tempfile
@@ -11,14 +10,17 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from vqlab import __version__
 from vqlab.errors import VqlabError
+from vqlab.fingerprint import fingerprint
+from vqlab.migrate import FORMAT_VERSION, migrate
 
-FORMAT_VERSION = 1
+#: Where the header of the weights keeps their checksum.
+CHECKSUM = "sha256"
 CONFIG_NAME, WEIGHTS_NAME = "config.json", "model.safetensors"
 #: Bytes of the largest configuration that is read.
 MAX_CONFIG_BYTES = 2**20
@@ -75,7 +77,8 @@ def write_tokenizer(folder: Path, state: dict[str, Tensor], config: dict[str, An
     """Weights and configuration of a tokenizer into `folder`; the configuration last, since it is what makes the folder a tokenizer."""
     # Copies: safetensors refuses tensors that share memory or are not contiguous.
     tensors = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in state.items()}
-    write_atomically(folder / WEIGHTS_NAME, lambda path: save_file(tensors, path, metadata={"format": "pt"}))
+    metadata = {"format": "pt", CHECKSUM: fingerprint({}, tensors)}
+    write_atomically(folder / WEIGHTS_NAME, lambda path: save_file(tensors, path, metadata=metadata))
     write_json(folder / CONFIG_NAME, {"format_version": FORMAT_VERSION, "vqlab_version": __version__, "tokenizer": config})
     return folder
 
@@ -86,13 +89,25 @@ def read_tokenizer(folder: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
     content = read_json(path, MAX_CONFIG_BYTES, missing=f"{folder} is not a tokenizer: it has no {CONFIG_NAME}")
     if not isinstance(content, dict) or not isinstance(content.get("tokenizer"), dict):
         raise VqlabError(f"{path} is not the configuration of a vqlab tokenizer")
-    if content.get("format_version") != FORMAT_VERSION:
-        raise VqlabError(f"{path}: format_version is {content.get('format_version')!r}, this vqlab reads {FORMAT_VERSION}")
-    weights = folder / WEIGHTS_NAME
     try:
-        return content["tokenizer"], load_file(weights)
-    except (OSError, SafetensorError) as error:
-        raise VqlabError(f"cannot read {weights}: {error}") from error
+        migrate({}, content.get("format_version"))  # a later version may also have other weights: refused before they are read
+    except ValueError as error:
+        raise VqlabError(f"{path}: {error}") from error
+    weights = folder / WEIGHTS_NAME
+    return content["tokenizer"], migrate(_read_weights(weights), content["format_version"])
+
+
+def _read_weights(path: Path) -> dict[str, Tensor]:
+    try:
+        with safe_open(path, framework="pt") as file:
+            expected = (file.metadata() or {}).get(CHECKSUM)
+        state = load_file(path)
+    # Element types that this torch does not have, and headers that are no text, end in other errors than a damaged file.
+    except (OSError, SafetensorError, ValueError, KeyError, AttributeError, RuntimeError) as error:
+        raise VqlabError(f"cannot read {path}: {error}") from error
+    if expected is not None and expected != fingerprint({}, state):  # the first format has none
+        raise VqlabError(f"cannot read {path}: it is damaged, its weights are not those that were written")
+    return state
 
 
 def check_state(name: str, own: dict[str, Tensor], state: dict[str, Tensor]) -> None:

@@ -171,7 +171,9 @@ class Tokenizer(nn.Module):
             "codebook_dim": quantizer.codebook_dim,
             "levels": [[book.kind, book.codebook_size] for book in quantizer.codebooks],
         }
-        return fingerprint(structure, self.state_dict())
+        # Whether a codebook is frozen changes no id.
+        tensors = {name: tensor for name, tensor in self.state_dict().items() if not name.endswith("_extra_state")}
+        return fingerprint(structure, tensors)
 
     # -- files ------------------------------------------------------------------------------------------------------------------
 

@@ -128,6 +128,13 @@ def test_saved_configuration_repeats_the_run(golden: Path, recorded: list[TrainC
         (["--quantizer", "vqvae", "--ddcl.tau_end", "0.1"], "--ddcl.tau_end is set, but the quantizer is vqvae"),
         (["--quantizer", "none", "--vqvae.update", "gradient"], "--vqvae.update is set, but the quantizer is none"),
         (["--quantizer", "none", "--levels", "2"], "none has no levels"),
+        (["--quantizer", "none", "--codebook_size", "64"], "--codebook_size is set, but quantizer none has no codes"),
+        (["--quantizer", "none", "--topology", "cascade"], "--topology is set, but quantizer none has no codes"),
+        (["--quantizer", "none", "--optim.epsilon", "0.5"], "--optim.epsilon is set, but no codes are trained"),
+        (["--quantizer", "vqvae", "--optim.epsilon", "0.5"], "--optim.epsilon is set, but no codes are trained"),
+        (["--quantizer", "vqvae", "--optim.hard_fraction", "0.5"], "--optim.hard_fraction is set, but quantizer vqvae decodes"),
+        (["--optim.level_dropout", "0.5"], "--optim.level_dropout is set, but there is one level"),
+        (["--config", "dropout.yaml"], "--optim.level_dropout is set, but there is one level"),
         (["--ddcl.tau_start", "0"], "tau_start"),
         (["--ddcl.init", "magic"], "kmeans, data, random"),
         (["--quantizer", "vqvae", "--vqvae.update", "magic"], "ema, gradient"),
@@ -153,6 +160,7 @@ def test_refused_in_one_line_and_nothing_is_created(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     files = {"unknown": "nosuch: 1\n", "nested": "optim:\n  nosuch: 1\n", "broken": "lr: [1\n", "other": "vqvae:\n  ema_decay: 0.9\n"}
+    files["dropout"] = "optim:\n  level_dropout: 0.5\n"
     for name, text in files.items():
         (tmp_path / f"{name}.yaml").write_text(text)
     before = sorted(tmp_path.rglob("*"))
@@ -194,6 +202,13 @@ def test_options_that_are_defaults_of_another_quantizer_do_no_harm() -> None:
     parser = train_parser("train.py")
     config = config_from_options(parser.parse_args(["--vqvae.ema_decay", "0.99"]), parser.get_defaults())
     assert config.quantizer == "ddcl"
+
+
+def test_settings_that_do_have_an_effect_are_accepted(recorded: list[TrainConfig]) -> None:
+    assert train_main(["--quantizer", "vqvae", "--vqvae.update", "gradient", "--optim.epsilon", "0.5"]) == 0
+    assert train_main(["--levels", "2", "--optim.level_dropout", "0.5", "--topology", "cascade", "--optim.epsilon", "0.5"]) == 0
+    assert train_main(["--optim.hard_fraction", "0.5"]) == 0
+    assert len(recorded) == 3
 
 
 def test_help_fits_on_two_screens(capsys: pytest.CaptureFixture[str]) -> None:

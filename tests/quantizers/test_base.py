@@ -8,7 +8,7 @@ import torch
 
 from vqlab.errors import VqlabError
 from vqlab.quantizers import CODEBOOKS, Codebook, build_codebook
-from vqlab.quantizers.base import NonFiniteError, check_finite, check_indices
+from vqlab.quantizers.base import NonFiniteError, check_tokens
 from vqlab.quantizers.peers.implicit import ImplicitCodebook
 
 KINDS = pytest.mark.parametrize("kind", list(CODEBOOKS))
@@ -195,13 +195,28 @@ def test_refused_sizes(kind: str, dim: int, codebook_size: int, name: str) -> No
         CODEBOOKS[kind](dim, codebook_size)
 
 
-def test_check_finite_names_the_tensor() -> None:
-    check_finite("x", torch.zeros(3))
+def test_check_tokens_names_the_tensor() -> None:
+    check_tokens("x", torch.zeros(3, 1))
     for bad in (float("nan"), float("inf"), -float("inf")):
         with pytest.raises(NonFiniteError, match=r"latents: NaN or inf in a tensor of shape \(2, 2\)"):
-            check_finite("latents", torch.tensor([[0.0, bad], [1.0, 1.0]]))
+            check_tokens("latents", torch.tensor([[0.0, bad], [1.0, 1.0]]))
+    with pytest.raises(ValueError, match="at least one token"):
+        check_tokens("latents", torch.zeros(0, 2))
 
 
-def test_check_indices_accepts_empty_and_full_range() -> None:
-    check_indices(torch.zeros(0, dtype=torch.int64), 4)
-    check_indices(torch.tensor([0, 3]), 4)
+@KINDS
+def test_being_frozen_is_part_of_the_state(kind: str) -> None:
+    level, other = book(kind).train(), book(kind).train()
+    level.freeze()
+    other.load_state_dict(level.state_dict())
+    assert other.frozen
+    assert not [p for p in other.parameters() if p.requires_grad]
+    before = other.codes.detach().clone()
+    other(torch.randn(60, 4))
+    other.after_step()
+    assert torch.equal(other.codes.detach(), before)
+    level.freeze(False)
+    other.load_state_dict(level.state_dict())
+    assert not other.frozen
+    other(torch.randn(60, 4) + 5)
+    assert not torch.equal(other.codes.detach(), before)

@@ -18,6 +18,7 @@ from safetensors.torch import load_file
 from vqlab.cli.main import train_main
 from vqlab.data import ImageData, load_images
 from vqlab.errors import VqlabError
+from vqlab.migrate import FORMAT_VERSION
 from vqlab.quantizers import NonFiniteError
 from vqlab.results import plot_run
 from vqlab.tokenizer import Tokenizer
@@ -400,6 +401,52 @@ def test_broken_run_configuration(text: str, tmp_path: Path) -> None:
     (tmp_path / "config.yaml").write_text(text)
     with pytest.raises(VqlabError):
         load_run_config(tmp_path)
+
+
+def test_settings_younger_than_the_run_are_named_at_its_resume(
+    make_config: Any, few_images: ImageData, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = train(make_config(ddcl={"tau_end": 0.01}, optim={"accumulate": 2}), max_steps=5)
+    saved = yaml.safe_load((folder / "config.yaml").read_text())
+    assert saved["ddcl"]["tau_end"] == 0.01
+    assert saved["ddcl"]["tau_start"] == 0.1  # a default, written down all the same
+    config = load_run_config(folder)
+    assert capsys.readouterr().err == ""
+    del saved["optim"]["accumulate"], saved["ddcl"]["tau_shape"], saved["conv"]
+    (folder / "config.yaml").write_text(yaml.safe_dump(saved))
+    younger = load_run_config(folder)
+    assert younger.optim.accumulate == 1 != config.optim.accumulate
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1
+    assert "warning: " in error
+    for setting in ("optim.accumulate = 1", "ddcl.tau_shape = geometric", "conv.width = 128"):
+        assert setting in error
+    assert "tau_end" not in error
+
+
+def test_a_run_of_the_first_format_goes_on(make_config: Any, few_images: ImageData, comparable: Comparable) -> None:
+    """Checkpoints of the first version neither name it nor say whether a codebook is frozen."""
+    whole = train(make_config(name="whole", levels=2), max_steps=10)
+    folder = train(make_config(name="parts", levels=2), max_steps=5)
+    content = torch.load(checkpoint(folder), weights_only=True)
+    assert content.pop("format_version") == FORMAT_VERSION
+    frozen = [name for name in content["state_dict"] if name.endswith("_extra_state")]
+    assert len(frozen) == 2
+    for name in frozen:
+        del content["state_dict"][name]
+    torch.save(content, checkpoint(folder))
+    train(load_run_config(folder), resume=True, max_steps=10)
+    assert comparable(checkpoint(folder)) == comparable(checkpoint(whole))
+
+
+def test_a_run_of_a_later_format_is_refused(make_config: Any, few_images: ImageData, snapshot: Snapshot) -> None:
+    folder = train(make_config(), max_steps=5)
+    content = torch.load(checkpoint(folder), weights_only=True)
+    torch.save({**content, "format_version": FORMAT_VERSION + 1}, checkpoint(folder))
+    before = snapshot(folder)
+    with pytest.raises(VqlabError, match=r"last.ckpt: format_version is .* written by a later vqlab"):
+        train(load_run_config(folder), resume=True)
+    assert snapshot(folder) == before
 
 
 def test_resume_with_another_codebook_size(make_config: Any, few_images: ImageData, snapshot: Snapshot) -> None:

@@ -33,7 +33,7 @@ def add_train_arguments(parser: ArgumentParser) -> None:
 
 
 def config_from_options(options: Namespace, defaults: Namespace) -> TrainConfig:
-    """The checked configuration; VqlabError where settings of a quantizer that is not chosen were changed."""
+    """The checked configuration; VqlabError where settings that have no effect on it were changed."""
     content: dict[str, Any] = options.as_dict()
     for name in ("config", "resume"):
         content.pop(name, None)
@@ -45,7 +45,11 @@ def config_from_options(options: Namespace, defaults: Namespace) -> TrainConfig:
         for name, value in given.items():
             if value != default[name]:
                 raise VqlabError(f"--{kind}.{name} is set, but the quantizer is {content['quantizer']}: it would have no effect")
-    return TrainConfig.from_dict(content)
+    config = TrainConfig.from_dict(content)
+    for name, reason in config.unused().items():
+        if options[name] != defaults[name]:
+            raise VqlabError(f"--{name} is set, but {reason}: it would have no effect")
+    return config
 
 
 def run_train(options: Namespace, given: Namespace, defaults: Namespace) -> None:

@@ -10,22 +10,16 @@ import torch
 from torch import Tensor
 from torchmetrics import Metric
 
+from vqlab.indices import check_indices
+
 
 def count_indices(indices: Tensor, codebook_size: int) -> Tensor:
     """Number of times each code occurs: integer indices of any shape -> (codebook_size,) int64.
 
     Raises ValueError for a tensor that is not of an integer type and for an index outside 0..codebook_size-1.
     """
-    if indices.is_floating_point() or indices.is_complex() or indices.dtype == torch.bool:
-        raise ValueError(f"code indices are integers, got a tensor of type {indices.dtype}")
-    flat = indices.detach().reshape(-1)
-    if flat.numel() == 0:
-        return torch.zeros(codebook_size, dtype=torch.int64, device=indices.device)
-    lowest, highest = torch.stack(flat.aminmax()).tolist()  # one wait for the device, not two
-    if lowest < 0 or highest >= codebook_size:
-        wrong = lowest if lowest < 0 else highest
-        raise ValueError(f"code index {wrong} is outside 0..{codebook_size - 1}")
-    return torch.bincount(flat, minlength=codebook_size)
+    check_indices(indices, codebook_size)
+    return torch.bincount(indices.detach().reshape(-1), minlength=codebook_size)
 
 
 def utilization_from_counts(counts: Tensor) -> Tensor:

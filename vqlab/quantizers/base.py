@@ -8,6 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from vqlab.distributed import any_rank
+from vqlab.indices import check_indices
+
 
 @dataclass(frozen=True)
 class LevelOutput:
@@ -46,24 +49,20 @@ class NonFiniteError(FloatingPointError):
     """NaN or inf where finite numbers are needed; raised before any state has changed."""
 
 
-def check_finite(name: str, x: Tensor) -> None:
-    """Raise NonFiniteError naming the tensor if it holds NaN or inf."""
-    # The extremes are NaN where any value is; they take one pass where `isfinite(x).all()` takes several.
-    if x.numel() and not bool(torch.isfinite(torch.stack(torch.aminmax(x))).all()):
-        raise NonFiniteError(
-            f"{name}: NaN or inf in a tensor of shape {tuple(x.shape)}; the codebook is unchanged. "
-            "Check the input images and the learning rate"
-        )
+def check_tokens(name: str, tokens: Tensor) -> None:
+    """Refuse tokens (n, dim) to train on: NonFiniteError, naming the tensor, for NaN or inf, ValueError for no tokens at all.
 
-
-def check_indices(indices: Tensor, codebook_size: int) -> None:
-    """Raise ValueError unless all indices are integers in 0..codebook_size-1 (never a wrap-around)."""
-    if indices.is_floating_point() or indices.is_complex() or indices.dtype == torch.bool:
-        raise ValueError(f"indices must be integers, got {indices.dtype}")
-    if torch.compiler.is_exporting():
-        return  # a graph cannot branch on values
-    if indices.numel() and (int(indices.min()) < 0 or int(indices.max()) >= codebook_size):
-        raise ValueError(f"indices must lie in 0..{codebook_size - 1}, got {int(indices.min())}..{int(indices.max())}")
+    All ranks raise together, whichever of them has the tokens: one that goes on would wait for the others for ever.
+    """
+    # The extremes are NaN where any value is; they take one pass where `isfinite(tokens).all()` takes several.
+    empty = tokens.numel() == 0
+    bad = not empty and not bool(torch.isfinite(torch.stack(torch.aminmax(tokens))).all())
+    any_empty, any_bad = any_rank(empty, bad, device=tokens.device)
+    if any_empty:
+        raise ValueError("a training batch needs at least one token" + ("" if empty else ": another process has none"))
+    if any_bad:
+        where = f"in a tensor of shape {tuple(tokens.shape)}" if bad else "on another process"
+        raise NonFiniteError(f"{name}: NaN or inf {where}; the codebook is unchanged. Check the input images and the learning rate")
 
 
 class Codebook(nn.Module):
@@ -91,6 +90,7 @@ class Codebook(nn.Module):
             raise ValueError(f"codebook_size must be at least 1, got {codebook_size}")
         self.dim = dim
         self.codebook_size = codebook_size
+        self.frozen = False
 
     @classmethod
     def default_dim(cls, codebook_size: int) -> int:
@@ -122,8 +122,15 @@ class Codebook(nn.Module):
         """Tell schedules how many optimizer steps the training will take."""
 
     def freeze(self, frozen: bool = True) -> None:
-        """Keep the codebook as it is (or let it go on); the encoder still gets its gradients."""
-        raise NotImplementedError
+        """Keep the codebook as it is (or let it go on); the encoder still gets its gradients. Part of the state dict."""
+        self.frozen = frozen
+
+    def get_extra_state(self) -> Tensor:
+        """What is neither parameter nor buffer: whether the codebook is frozen. (Kept as a bool, which a compiled graph may branch on.)"""
+        return torch.tensor(self.frozen)
+
+    def set_extra_state(self, state: Tensor) -> None:
+        self.freeze(bool(state))
 
     def codebook_parameters(self) -> list[nn.Parameter]:
         """Parameters that belong to the codebook: own learning rate, no weight decay."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import operator
+import typing
 from typing import Any
 
 from vqlab.errors import VqlabError
@@ -14,6 +15,7 @@ from vqlab.quantizers.peers import PEERS
 from vqlab.quantizers.stack import Quantizer
 from vqlab.quantizers.vq import VQCodebook
 from vqlab.registry import Registry
+from vqlab.typed import check_types
 
 CODEBOOKS: Registry[type[Codebook]] = Registry("quantizer", {cls.kind: cls for cls in (DDCLCodebook, VQCodebook, *PEERS)})
 #: What `--quantizer` takes: every kind of codebook, and none at all.
@@ -38,6 +40,7 @@ def build_codebook(settings: Any, dim: int) -> Codebook:
     if "codebook_size" not in settings:
         raise VqlabError(f"a level of quantizer {kind!r} needs a codebook_size")
     try:
+        check_types(settings, typing.get_type_hints(cls.__init__))
         return cls(dim, **settings)
     except (ValueError, TypeError) as error:
         raise VqlabError(f"quantizer {kind!r}: {error}") from error

@@ -15,10 +15,10 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import Tensor, nn
 
 from vqlab import assignment
+from vqlab.distributed import rank_with_most, sum_over_ranks
 from vqlab.fused import nearest, soft_assign
 from vqlab.quantizers.base import Codebook, LevelOutput
 from vqlab.quantizers.initialize import INITIALIZATIONS, initial_codes
@@ -114,21 +114,16 @@ class DDCLCodebook(Codebook):
     @torch.no_grad()
     def _observe(self, z: Tensor) -> Tensor:
         """Initialise from the first training batch and keep the running covariance; returns that of the batch (of all processes)."""
-        if z.shape[0] and not self.initialised[0] and self.prototypes.requires_grad:
+        if not self.initialised[0] and self.prototypes.requires_grad and rank_with_most(z.shape[0], z.device) is not None:
             self.prototypes.copy_(initial_codes(z, self.codebook_size, self.init))
             self.initialised[0] = True
-        distributed = dist.is_available() and dist.is_initialized()
-        sums = torch.cat([z.sum(0), z.new_tensor([z.shape[0]])])
-        if distributed:
-            dist.all_reduce(sums)
+        sums = sum_over_ranks(torch.cat([z.sum(0), z.new_tensor([z.shape[0]])]))
         n = sums[-1]
         if n == 0:
             return self.covariance
         # Mean first: the difference of raw moments would lose all digits of tokens far from 0.
         centred = z - sums[:-1] / n
-        batch = centred.T @ centred / n
-        if distributed:
-            dist.all_reduce(batch)
+        batch = sum_over_ranks(centred.T @ centred / n)
         momentum = self.covariance_momentum if self.initialised[1] else 1.0
         self.covariance.lerp_(batch, momentum)
         self.initialised[1] = True
@@ -184,6 +179,7 @@ class DDCLCodebook(Codebook):
         self.schedule.prepare(total_steps)
 
     def freeze(self, frozen: bool = True) -> None:
+        super().freeze(frozen)
         self.prototypes.requires_grad_(not frozen)
 
     def codebook_parameters(self) -> list[nn.Parameter]:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import torch
-import torch.distributed as dist
 from torch import Tensor
 
+from vqlab.distributed import broadcast_from, own_rank, rank_with_most
 from vqlab.fused import nearest
 
 INITIALIZATIONS = ("kmeans", "data", "random")
@@ -45,19 +45,20 @@ def kmeans(z: Tensor, codes: Tensor, iterations: int = 10) -> Tensor:
 
 @torch.no_grad()
 def initial_codes(z: Tensor, codebook_size: int, method: str) -> Tensor:
-    """A starting codebook from tokens: (n, d) -> (codebook_size, d), rows distinct; rank 0's is taken by all ranks.
+    """A starting codebook from tokens: (n, d) -> (codebook_size, d), rows distinct; the same on all ranks, from the one with most tokens.
 
-    Fewer tokens than codes are repeated with small noise. Raises ValueError for an unknown method or no tokens at all.
+    Fewer tokens than codes are repeated with small noise. Raises ValueError for an unknown method or no tokens on any rank.
     """
     if method not in ("kmeans", "data"):
         raise ValueError(f"initialisation from data must be 'kmeans' or 'data', got {method!r}")
-    if z.shape[0] == 0:
+    source = rank_with_most(z.shape[0], z.device)
+    if source is None:
         raise ValueError("cannot initialise a codebook from a batch without tokens")
+    if source != own_rank():
+        return broadcast_from(source, z.new_empty(codebook_size, z.shape[1], dtype=torch.float32))
     z = z.detach().float()
     scale = z.std(0, correction=0)
     codes = _distinct(sample_tokens(z, codebook_size), scale)
     if method == "kmeans" and z.shape[0] > codebook_size:
         codes = _distinct(kmeans(z, codes), scale)
-    if dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1:
-        dist.broadcast(codes, src=0)
-    return codes
+    return broadcast_from(source, codes.contiguous())

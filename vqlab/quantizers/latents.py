@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import torch
-import torch.distributed as dist
 from torch import Tensor, nn
-from torch.distributed.nn.functional import all_reduce
+
+from vqlab.distributed import several_ranks, sum_over_ranks
 
 
 class LatentNorm(nn.Module):
@@ -50,11 +50,11 @@ class LatentNorm(nn.Module):
 
     @staticmethod
     def _batch_statistics(z: Tensor) -> tuple[Tensor, Tensor]:
-        if not (dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1):
+        if not several_ranks():
             return z.mean(0), z.var(0, correction=0)
-        total = all_reduce(torch.cat([z.sum(0), z.new_tensor([z.shape[0]])]))
+        total = sum_over_ranks(torch.cat([z.sum(0), z.new_tensor([z.shape[0]])]))
         mean = total[:-1] / total[-1]
-        return mean, all_reduce((z - mean).square().sum(0)) / total[-1]
+        return mean, sum_over_ranks((z - mean).square().sum(0)) / total[-1]
 
 
 class LatentSpace(nn.Module):

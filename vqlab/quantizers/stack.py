@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from vqlab.quantizers.base import Codebook, LevelOutput, QuantizerOutput, check_finite
+from vqlab.quantizers.base import Codebook, LevelOutput, QuantizerOutput, check_tokens
 from vqlab.quantizers.latents import LatentSpace
 
 TOPOLOGIES = ("residual", "cascade")
@@ -196,9 +196,7 @@ class Quantizer(nn.Module):
     def _enter(self, x: Tensor, update: bool = True) -> Tensor:
         tokens = self._tokens(x)
         if self.training and update:
-            check_finite("input of the quantizer", tokens.detach())
-            if tokens.shape[0] == 0:
-                raise ValueError("a training batch needs at least one token")
+            check_tokens("input of the quantizer", tokens.detach())
         if self.training and not update:
             # Asking for ids must not move running statistics, also in the midst of training.
             self.space.eval()

@@ -14,9 +14,9 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import Tensor, nn
 
+from vqlab.distributed import broadcast_from, own_rank, rank_with_most, sum_over_ranks
 from vqlab.fused import nearest
 from vqlab.quantizers.base import Codebook, LevelOutput
 from vqlab.quantizers.initialize import INITIALIZATIONS, initial_codes, sample_tokens
@@ -76,7 +76,6 @@ class VQCodebook(Codebook):
         # Random codes start close to the origin, as in the original implementation.
         start = torch.empty(codebook_size, dim).uniform_(-1.0 / codebook_size, 1.0 / codebook_size)
         self.codebook = nn.Parameter(start, requires_grad=update == "gradient")
-        self.frozen = False
         self.register_buffer("cluster_size", torch.ones(codebook_size))
         self.register_buffer("cluster_sum", start.clone())
         self.register_buffer("pending_count", torch.zeros(codebook_size))
@@ -99,9 +98,7 @@ class VQCodebook(Codebook):
     def _initialise(self, z: Tensor) -> None:
         self.codebook.copy_(initial_codes(z, self.codebook_size, self.init))
         # Each code starts with the mean count of one batch (of all processes), so that the first averages blend the start with the data.
-        tokens = z.new_tensor(float(z.shape[0]))
-        if dist.is_available() and dist.is_initialized():
-            dist.all_reduce(tokens)
+        tokens = sum_over_ranks(z.new_tensor(float(z.shape[0])))
         self.cluster_size.copy_((tokens / self.codebook_size).expand(self.codebook_size))
         self.cluster_sum.copy_(self.codebook * self.cluster_size[:, None])
         self.initialised.fill_(True)
@@ -109,7 +106,7 @@ class VQCodebook(Codebook):
     def forward(self, z: Tensor) -> LevelOutput:
         """Straight-through codes: (n, dim) float32 -> LevelOutput with parts distortion (mean squared
         distance), commitment (distortion per dimension) and revived (codes replaced so far)."""
-        if self.training and not self.frozen and not bool(self.initialised) and z.shape[0]:
+        if self.training and not self.frozen and not bool(self.initialised) and rank_with_most(z.shape[0], z.device) is not None:
             self._initialise(z.detach())
         indices = nearest(z, self.codebook)
         e = nn.functional.embedding(indices, self.codebook)
@@ -143,9 +140,7 @@ class VQCodebook(Codebook):
         self.step.add_(1)
         if not self.tracks_counts:
             return
-        pending = torch.cat([self.pending_count[:, None], self.pending_sum], 1)
-        if dist.is_available() and dist.is_initialized():
-            dist.all_reduce(pending)
+        pending = sum_over_ranks(torch.cat([self.pending_count[:, None], self.pending_sum], 1))
         self.cluster_size.lerp_(pending[:, 0], 1 - self.ema_decay)
         if self.update == "ema":
             self.cluster_sum.lerp_(pending[:, 1:], 1 - self.ema_decay)
@@ -175,23 +170,17 @@ class VQCodebook(Codebook):
         tokens = self._tokens if self._tokens is not None else self.codebook.new_zeros(0, self.dim)
         # Drawn from the step, not from the global generator: a run resumed from the state dict revives with the same tokens.
         draw = torch.Generator().manual_seed(int(self.step))
-        if dist.is_available() and dist.is_initialized():
-            have = torch.zeros(dist.get_world_size(), device=tokens.device)
-            have[dist.get_rank()] = tokens.shape[0]
-            dist.all_reduce(have)
-            if count == 0 or not bool(have.any()):
-                return None
-            source = int(have.argmax())
-            picked = sample_tokens(tokens, count, draw) if dist.get_rank() == source else tokens.new_empty(count, self.dim)
-            dist.broadcast(picked, src=source)
-            return picked
-        return sample_tokens(tokens, count, draw) if count and tokens.shape[0] else None
+        source = rank_with_most(tokens.shape[0], tokens.device)
+        if count == 0 or source is None:
+            return None
+        picked = sample_tokens(tokens, count, draw) if source == own_rank() else tokens.new_empty(count, self.dim)
+        return broadcast_from(source, picked)
 
     def encode(self, z: Tensor) -> Tensor:
         return nearest(z, self.codebook)
 
     def freeze(self, frozen: bool = True) -> None:
-        self.frozen = frozen
+        super().freeze(frozen)
         self.codebook.requires_grad_(self.update == "gradient" and not frozen)
 
     def codebook_parameters(self) -> list[nn.Parameter]:

@@ -22,7 +22,7 @@ import torch
 from torch import Tensor, nn
 
 from vqlab.assignment import log_assignments
-from vqlab.quantizers.base import check_finite
+from vqlab.quantizers.base import check_tokens
 from vqlab.quantizers.ddcl import DDCLCodebook
 from vqlab.quantizers.latents import LatentSpace
 from vqlab.readout.packing import packing_of
@@ -81,7 +81,7 @@ class DDCLReadout(nn.Module):
         with torch.autocast(tokens.device.type, enabled=False):
             x = packing.pack(tokens).float()
             if self.training:
-                check_finite("tokens of the readout", x.detach())
+                check_tokens("tokens of the readout", x.detach())
             z = self.space.enter(x)
             level = self.codebook(z)
             log_q = log_assignments(z, self.codebook.prototypes, self.codebook.temperature)

@@ -27,6 +27,7 @@ class EpochRecorder(L.Callback):
         self.epochs: list[dict[str, float]] = []
         self.steps: list[dict[str, float]] = []
         self.seconds = 0.0
+        self.took_a_step = False
         self._since = self._epoch_started = self._trained = time.perf_counter()
         self._images = 0
         self._warned: set[int] = set()  # levels whose margin has been warned of in this epoch
@@ -43,6 +44,7 @@ class EpochRecorder(L.Callback):
         self._warned.clear()
 
     def on_train_batch_end(self, trainer: L.Trainer, module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
+        self.took_a_step = True
         self._images += len(batch.images) * trainer.world_size
         if not ends_step(trainer, batch_idx) or (trainer.global_step - 1) % self.log_every:
             return

@@ -6,6 +6,7 @@ import pickle
 import signal
 import sys
 import threading
+import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,7 +20,9 @@ from lightning.pytorch.plugins.io import TorchCheckpointIO
 from torch import Tensor
 
 from vqlab.data import BatchLoader
+from vqlab.distributed import gather_bytes, own_rank
 from vqlab.errors import VqlabError
+from vqlab.migrate import migrate
 from vqlab.storage import write_atomically
 from vqlab.training.module import TokenizerModule
 
@@ -38,17 +41,35 @@ class SafeCheckpointIO(TorchCheckpointIO):
 
     def load_checkpoint(self, path: Any, map_location: Any = None, weights_only: bool | None = None) -> dict[str, Any]:
         try:
-            return torch.load(path, map_location=map_location or "cpu", weights_only=True)
+            _check_archive(Path(path))
+            content = torch.load(path, map_location=map_location or "cpu", weights_only=True)
         except FileNotFoundError as error:
             raise VqlabError(f"there is no checkpoint {path}") from error
         except Exception as error:  # a truncated or foreign file fails in many ways inside torch.load
             # torch's message explains how to load unsafe pickles, which is no help here.
             reason = "it holds more than tensors and plain types" if isinstance(error, pickle.UnpicklingError) else _first_line(error)
             raise VqlabError(f"cannot read checkpoint {path}: {type(error).__name__}: {reason}") from error
+        if not isinstance(content, dict) or not isinstance(content.get("state_dict"), dict):
+            return content  # not of a run; `check_checkpoint` says so
+        try:
+            # The first version did not name itself.
+            return {**content, "state_dict": migrate(content["state_dict"], content.get("format_version", 1))}
+        except ValueError as error:
+            raise VqlabError(f"{path}: {error}") from error
 
 
-def check_checkpoint(path: Path, module: TokenizerModule) -> None:
-    """VqlabError naming the file and the field unless `path` is a checkpoint that fits `module`; changes nothing."""
+def _check_archive(path: Path) -> None:
+    """ValueError or BadZipFile for an archive whose bytes are not those that were written; torch itself does not look at its checksums."""
+    with zipfile.ZipFile(path) as archive:
+        if any(entry.compress_type != zipfile.ZIP_STORED for entry in archive.infolist()):
+            raise ValueError("it holds compressed entries, which torch does not write")
+        damaged = archive.testzip()
+    if damaged is not None:
+        raise ValueError(f"its entry {damaged} is damaged")
+
+
+def check_checkpoint(path: Path, module: TokenizerModule, processes: int = 1) -> None:
+    """VqlabError naming the file and the field unless `path` is a checkpoint that fits `module` and the processes; changes nothing."""
     content = SafeCheckpointIO().load_checkpoint(path)
     missing = [key for key in KEYS if not isinstance(content, dict) or key not in content]
     if missing or not isinstance(content["state_dict"], dict):
@@ -62,19 +83,28 @@ def check_checkpoint(path: Path, module: TokenizerModule) -> None:
         shapes = [tuple(x.shape) if isinstance(x, Tensor) else type(x).__name__ for x in (saved[name], own[name])]
         if shapes[0] != shapes[1]:
             raise VqlabError(f"{path}: {name!r} has shape {shapes[0]}, the run's configuration asks for {shapes[1]}")
+    callbacks = content["callbacks"]
+    kept = callbacks.get(LastCheckpoint.__name__) if isinstance(callbacks, dict) else None
+    if not isinstance(kept, dict):
+        raise VqlabError(f"{path} is not the checkpoint of a vqlab run: it lacks the place in the data")
+    before = kept.get("processes", processes)  # the first format did not say
+    if before != processes:
+        raise VqlabError(f"{path} was written by a training on {before} processes, which {processes} cannot go on with exactly")
 
 
 class RandomState(L.Callback):
-    """Saves and restores torch's global random state: k-means starts and prefixes of levels draw from it."""
+    """Saves and restores torch's global random state, of each process its own: k-means starts and prefixes of levels draw from it."""
 
     def __init__(self) -> None:
         self._restored: Tensor | None = None
 
     def state_dict(self) -> dict[str, Any]:
-        return {"torch": torch.get_rng_state()}
+        return {"torch": gather_bytes(torch.get_rng_state())}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self._restored = state["torch"]
+        states = state["torch"]
+        # One state alone: of the first format, which kept that of one process.
+        self._restored = states if isinstance(states, Tensor) else states[own_rank()]
 
     def on_train_start(self, trainer: L.Trainer, module: L.LightningModule) -> None:
         if self._restored is not None:
@@ -123,18 +153,19 @@ class StoppedEarly(Exception):
 
 
 class LastCheckpoint(Checkpoint):
-    """Keeps one checkpoint: of the end of the latest epoch, or of the step at which the training was stopped.
+    """Keeps one checkpoint: of the end of the latest epoch, of every so many steps, or of the step at which the training was stopped.
 
-    path: the file.  loader: the training batches, whose place is kept too.  max_steps: stop after so many optimizer steps, -1 for no
-    limit.  request: asks for a stop (see `stop_on_signal`). Raises StoppedEarly out of `Trainer.fit` after a stop.
+    path: the file.  loader: the training batches, whose place is kept too.  every: optimizer steps between checkpoints within an epoch, 0
+    for none.  max_steps: stop after so many optimizer steps, -1 for no limit.  request: asks for a stop (see `stop_on_signal`).
+    Raises StoppedEarly out of `Trainer.fit` after a stop.
     """
 
-    def __init__(self, path: Path, loader: BatchLoader, max_steps: int, request: StopRequest) -> None:
-        self.path, self.loader, self.max_steps, self.request = path, loader, max_steps, request
+    def __init__(self, path: Path, loader: BatchLoader, every: int, max_steps: int, request: StopRequest) -> None:
+        self.path, self.loader, self.every, self.max_steps, self.request = path, loader, every, max_steps, request
 
     def state_dict(self) -> dict[str, Any]:
         # Lightning restores the place of a loader in the middle of an epoch only; after one it would start with the first epoch's order.
-        return {"loader": self.loader.state_dict()}
+        return {"loader": self.loader.state_dict(), "processes": self.loader.world_size}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.loader.load_state_dict(state["loader"])
@@ -144,8 +175,12 @@ class LastCheckpoint(Checkpoint):
 
     def on_train_batch_end(self, trainer: L.Trainer, module: L.LightningModule, outputs: Any, batch: Any, batch_idx: int) -> None:
         # Gradients of a half accumulated step are not part of a checkpoint; a finished epoch is evaluated first.
-        if not trainer.is_last_batch and ends_step(trainer, batch_idx) and self._due(trainer):
+        if trainer.is_last_batch or not ends_step(trainer, batch_idx):
+            return
+        stop = self._due(trainer)
+        if stop or (self.every and trainer.global_step % self.every == 0):
             trainer.save_checkpoint(self.path)
+        if stop:
             raise StoppedEarly
 
     def on_train_epoch_end(self, trainer: L.Trainer, module: L.LightningModule) -> None:

@@ -11,8 +11,10 @@ from torch import Tensor
 
 from vqlab.config import OptimConfig
 from vqlab.data import ImageBatch
+from vqlab.distributed import any_rank, own_rank, sum_over_ranks
 from vqlab.evaluation import Evaluation, LevelMetricsList
 from vqlab.metrics import WeightedMeans
+from vqlab.migrate import FORMAT_VERSION
 from vqlab.quantizers import NonFiniteError, QuantizerOutput
 from vqlab.tokenizer import Tokenizer
 
@@ -72,10 +74,10 @@ class TokenizerModule(L.LightningModule):
         reconstruction = self.tokenizer.decode(self.decoder_input(out))
         mse = (reconstruction - images).square().mean()
         loss = mse / self.pixel_variance + out.loss
-        if not bool(torch.isfinite(loss.detach())):
-            raise NonFiniteError(
-                f"step {self.global_step}: the loss is {float(loss.detach())}; lower lr or look at the latest steps in steps.csv"
-            )
+        bad = not bool(torch.isfinite(loss.detach()))
+        if any_rank(bad, device=self.device)[0]:
+            value = float(loss.detach()) if bad else "NaN or inf on another process"
+            raise NonFiniteError(f"step {self.global_step}: the loss is {value}; lower lr or look at the latest steps in steps.csv")
         self.record(out, loss.detach(), mse.detach())
         return loss
 
@@ -128,6 +130,21 @@ class TokenizerModule(L.LightningModule):
         warmup, final = self.optim.warmup_steps, self.optim.final_lr
         scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: warmup_cosine(step, self.total_steps, warmup, final))
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": scheduler, "interval": "step"}}
+
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        checkpoint["format_version"] = FORMAT_VERSION
+        state = checkpoint["state_dict"]
+        for name in self._figure_names():  # sums of this process alone; the checkpoint is that of all
+            state[name] = sum_over_ranks(state[name])
+
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        state = checkpoint["state_dict"]
+        if own_rank() > 0:  # counted once
+            for name in self._figure_names():
+                state[name] = torch.zeros_like(state[name])
+
+    def _figure_names(self) -> list[str]:
+        return [name for name in self.state_dict() if name.startswith(("train_levels.", "train_means."))]
 
     # -- evaluation -------------------------------------------------------------------------------------------------------------
 

@@ -42,7 +42,7 @@ class RunFolder:
 
     def write_config(self) -> None:
         """The resolved configuration, as YAML that `--config` reads."""
-        text = yaml.safe_dump(self.config.to_dict(), sort_keys=False)
+        text = yaml.safe_dump(self.config.resolved().to_dict(), sort_keys=False)
         write_atomically(self.path / "config.yaml", lambda path: path.write_text(text, encoding="utf-8"))
 
     def write_epoch(

@@ -7,21 +7,26 @@ import math
 import shlex
 import sys
 import warnings
-from datetime import datetime
+from contextlib import nullcontext
+from datetime import datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import lightning as L
 import torch
 import yaml
 from lightning.pytorch.callbacks import Callback
+from lightning.pytorch.strategies import DDPStrategy
 
 from vqlab.config import TrainConfig
 from vqlab.data import BatchLoader, ImageData, load_images
 from vqlab.errors import VqlabError
+from vqlab.quantizers import NonFiniteError
 from vqlab.tokenizer import Tokenizer
 from vqlab.training.callbacks import EpochRecorder, TrainingBar
 from vqlab.training.checkpoint import LastCheckpoint, RandomState, SafeCheckpointIO, StoppedEarly, check_checkpoint, stop_on_signal
 from vqlab.training.loggers import PictureLogger, build_loggers, check_loggers
+from vqlab.training.lock import only_training_in, remove_leftovers
 from vqlab.training.module import TokenizerModule
 from vqlab.training.records import RunFolder
 from vqlab.training.runtime import Runtime, World, choose_runtime, compile_networks, tune_process, world
@@ -75,19 +80,24 @@ def train(config: TrainConfig, *, resume: bool = False, command: str | None = No
     if config.run.compile:
         compile_networks(module.tokenizer.encoder, module.tokenizer.decoder)
     if resume:
-        check_checkpoint(folder.checkpoint, module)
+        check_checkpoint(folder.checkpoint, module, processes.size)
     elif processes.rank == 0:
         _create_folder(folder)
     recorder = EpochRecorder(folder, config.run.log_every, config.run.usage_warning, data.test.images[:PREVIEW_IMAGES])
-    with stop_on_signal(enabled=processes.size == 1) as request:
+    held = only_training_in(folder.path) if processes.rank == 0 else nullcontext()
+    with held, stop_on_signal(enabled=processes.size == 1) as request:
+        if resume and processes.rank == 0:
+            remove_leftovers(folder.path)
+        checkpoint = LastCheckpoint(folder.checkpoint, train_loader, config.run.checkpoint_every, max_steps, request)
         trainer = L.Trainer(
             accelerator=runtime.accelerator,
             devices=processes.local_size,
             num_nodes=processes.size // processes.local_size,
+            strategy=DDPStrategy(timeout=timedelta(seconds=config.run.timeout)) if processes.size > 1 else "auto",
             precision=runtime.lightning_precision,  # type: ignore[arg-type]
             max_epochs=config.epochs,
             accumulate_grad_batches=config.optim.accumulate,
-            callbacks=_callbacks(config, recorder, LastCheckpoint(folder.checkpoint, train_loader, max_steps, request)),
+            callbacks=_callbacks(config, recorder, checkpoint),
             logger=build_loggers(config.run, folder.path),
             plugins=[SafeCheckpointIO()],
             num_sanity_val_steps=0,
@@ -109,6 +119,13 @@ def train(config: TrainConfig, *, resume: bool = False, command: str | None = No
                 raise KeyboardInterrupt(_how_to_go_on(folder)) from None
         except SystemExit:  # what Lightning makes of an interrupt
             raise KeyboardInterrupt(_how_to_go_on(folder)) from None
+        except (VqlabError, NonFiniteError):
+            raise
+        except Exception as error:
+            if not resume or recorder.took_a_step:
+                raise
+            # Its weights fit, other parts of it do not; nothing has been written yet.
+            raise VqlabError(f"cannot go on from {folder.checkpoint}: {type(error).__name__}: {' '.join(str(error).split())}") from error
     return folder.path
 
 
@@ -119,11 +136,31 @@ def load_run_config(path: Path) -> TrainConfig:
         content = yaml.safe_load(file.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         raise VqlabError(f"cannot read {file}: {error}") from error
-    if not isinstance(content, dict):
+    if not isinstance(content, dict) or not isinstance(content.get("run") or {}, dict):
         raise VqlabError(f"{file} is not a run's configuration")
     content["name"] = path.name
     content["run"] = {**(content.get("run") or {}), "root": str(path.parent)}
-    return TrainConfig.from_dict(content)
+    config = TrainConfig.from_dict(content)
+    added = _added_settings(config.resolved().to_dict(), content)
+    if added:
+        print(
+            f"warning: {file} was written before these settings existed; they take today's defaults: {', '.join(added)}. "
+            "Write others into the file if the run was started with them",
+            file=sys.stderr,
+            flush=True,
+        )
+    return config
+
+
+def _added_settings(today: dict[str, Any], saved: dict[str, Any], prefix: str = "") -> list[str]:
+    """Settings with their values that a saved configuration lacks, such as ["optim.accumulate = 1"]."""
+    added = []
+    for name, value in today.items():
+        if isinstance(value, dict):
+            added += _added_settings(value, saved.get(name) or {}, f"{prefix}{name}.")
+        elif name not in saved:
+            added.append(f"{prefix}{name} = {value}")
+    return added
 
 
 def _run_folder(config: TrainConfig, resume: bool, command: str | None) -> RunFolder:
@@ -150,6 +187,8 @@ def _create_folder(folder: RunFolder) -> None:
 
 
 def _taken(folder: RunFolder) -> str:
+    if not folder.checkpoint.is_file():
+        return f"{folder.path} exists already, without a checkpoint to go on from: remove it, or choose another --name"
     return f"{folder.path} exists already: choose another --name, or go on with --resume {folder.path}"
 
 

@@ -10,10 +10,8 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
+from vqlab.config import DEVICES, PRECISIONS, check_choice
 from vqlab.errors import VqlabError
-
-DEVICES = ("auto", "cpu", "gpu", "cuda", "mps")
-PRECISIONS = ("auto", "bf16", "float32")
 
 
 @dataclass(frozen=True)
@@ -59,17 +57,13 @@ def choose_runtime(device: str, precision: str) -> Runtime:
 
     Raises VqlabError for an unknown device or precision, and for a device that is not there.
     """
-    if device not in DEVICES:
-        raise VqlabError(f"device must be one of {', '.join(DEVICES)}, got {device!r}")
-    if precision not in PRECISIONS:
-        raise VqlabError(f"precision must be one of {', '.join(PRECISIONS)}, got {precision!r}")
-    cuda, mps = torch.cuda.is_available(), torch.backends.mps.is_available()
+    check_choice("device", device, DEVICES)
+    check_choice("precision", precision, PRECISIONS)
+    cuda = torch.cuda.is_available()
     if device == "auto":
-        device = "gpu" if cuda else "mps" if mps else "cpu"
+        device = "gpu" if cuda else "cpu"
     if device in ("gpu", "cuda") and not cuda:
         raise VqlabError(f"device is {device}, but no CUDA device can be seen")
-    if device == "mps" and not mps:
-        raise VqlabError("device is mps, but there is none")
     fast = (cuda and torch.cuda.is_bf16_supported()) if device in ("gpu", "cuda") else device == "cpu" and cpu_is_fast_at_bf16()
     bf16 = fast if precision == "auto" else precision == "bf16"
     return Runtime(device, bf16, bf16)
