@@ -10,9 +10,11 @@ from jsonargparse import ArgumentParser, Namespace
 from tqdm import tqdm
 
 from vqlab.cli.command import Command
-from vqlab.data import DATA_SETS, BatchLoader, load_images
-from vqlab.evaluation import Evaluation
+from vqlab.cli.data import add_data_arguments, data_options
+from vqlab.data import BatchLoader, FilesConfig, ImageSize, load_images
+from vqlab.evaluation import Evaluation, check_sides
 from vqlab.images import as_unit_images
+from vqlab.losses import FEATURE_NETWORKS, FeatureDistance
 from vqlab.tokenizer import Tokenizer
 from vqlab.training.runtime import choose_runtime, tune_process
 
@@ -20,24 +22,38 @@ from vqlab.training.runtime import choose_runtime, tune_process
 def add_evaluate_arguments(parser: ArgumentParser) -> None:
     """Options of `vqlab evaluate`."""
     parser.add_argument("tokenizer", type=Path, help="folder of a tokenizer, or of a run that holds one")
-    parser.add_argument("--data", type=str, default="cifar10", help=f"data set: {', '.join(DATA_SETS)}")
-    parser.add_argument("--data_root", type=Path, default=Path("data"), help="folder that holds the data sets")
+    add_data_arguments(parser)
     parser.add_argument("--batch_size", type=int, default=500, help="images per batch; the figures do not depend on it")
     parser.add_argument("--precision", type=str, default="float32", help="float32, bf16 or auto")
+    parser.add_argument("--features", type=str | None, default=None, help=f"also the distance of features: {', '.join(FEATURE_NETWORKS)}")
     parser.add_argument("--json", action="store_true", help="print JSON")
 
 
 @torch.no_grad()
-def evaluate(folder: Path, data: str, data_root: Path, batch_size: int, precision: str = "float32") -> dict[str, float]:
-    """Every figure of `vqlab.evaluation.Evaluation` on the test split of `data`."""
+def evaluate(
+    folder: Path,
+    data: str,
+    data_root: Path,
+    batch_size: int,
+    precision: str = "float32",
+    image_size: ImageSize = None,
+    files: FilesConfig | None = None,
+    features: str | None = None,
+) -> dict[str, float]:
+    """Every figure of `vqlab.evaluation.Evaluation` on the test split of `data`.
+
+    Raises VqlabError where the images' sides are no multiples of the tokenizer's factor.
+    """
     if not (folder / "config.json").is_file() and (folder / "tokenizer").is_dir():
         folder = folder / "tokenizer"
     tokenizer = Tokenizer.from_pretrained(folder)
+    images_of = load_images(data, data_root, image_size=image_size, files=files)
+    check_sides(images_of.test.image_size, tokenizer)
     runtime = choose_runtime("cpu" if not torch.cuda.is_available() else "gpu", precision)
     device = torch.device("cuda" if runtime.accelerator == "gpu" else "cpu")
     tokenizer.to(device=device, memory_format=runtime.memory_format)  # type: ignore[call-overload]
-    evaluation = Evaluation(tokenizer).to(device)
-    loader = BatchLoader(load_images(data, data_root).test, batch_size, shuffle=False, augment=False, seed=0)
+    evaluation = Evaluation(tokenizer, FeatureDistance(features) if features else None).to(device)
+    loader = BatchLoader(images_of.test, batch_size, shuffle=False, augment=False, seed=0)
     for batch in tqdm(loader, desc="evaluate", unit="batch", leave=False):
         images = as_unit_images(batch.images).to(device, memory_format=runtime.memory_format)
         with torch.autocast(device.type, torch.bfloat16, enabled=runtime.bf16):
@@ -48,7 +64,9 @@ def evaluate(folder: Path, data: str, data_root: Path, batch_size: int, precisio
 def run_evaluate(options: Namespace) -> None:
     """Print the figures, one a line, or as JSON."""
     tune_process()
-    figures = evaluate(options.tokenizer, options.data, options.data_root, options.batch_size, options.precision)
+    figures = evaluate(
+        options.tokenizer, batch_size=options.batch_size, precision=options.precision, features=options.features, **data_options(options)
+    )
     if options.json:
         print(json.dumps(figures, indent=2))
         return

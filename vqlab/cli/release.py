@@ -7,8 +7,8 @@ from pathlib import Path
 from jsonargparse import ArgumentParser, Namespace
 
 from vqlab.cli.command import Command
+from vqlab.cli.data import add_data_arguments, data_options
 from vqlab.cli.evaluate import evaluate
-from vqlab.data import DATA_SETS
 from vqlab.results import Run, release
 from vqlab.training.runtime import tune_process
 
@@ -17,15 +17,14 @@ def add_release_arguments(parser: ArgumentParser) -> None:
     """Options of `vqlab release`."""
     parser.add_argument("run_folder", type=Path, help="run folder")
     parser.add_argument("out", type=Path, help="folder of the released tokenizer, for example checkpoints/NAME")
-    parser.add_argument("--data", type=str, default="cifar10", help=f"data set to measure on: {', '.join(DATA_SETS)}")
-    parser.add_argument("--data_root", type=Path, default=Path("data"), help="folder that holds the data sets")
+    add_data_arguments(parser)
 
 
 def run_release(options: Namespace) -> None:
     """Measure the run's tokenizer and write it with its card."""
     tune_process()
     run = Run.load(options.run_folder)
-    figures = evaluate(options.run_folder / "tokenizer", options.data, options.data_root, 500)
+    figures = evaluate(options.run_folder / "tokenizer", batch_size=500, **data_options(options))
     print(release(run, options.out, figures, options.data))
 
 
