@@ -21,7 +21,10 @@ QUIET = {"precision": "float32", "device": "cpu", "threads": 1, "progress": Fals
 
 @pytest.fixture
 def make_config(tmp_path: Path) -> MakeConfig:
-    """A run of two epochs that takes well under a second on a few images; keyword arguments override, sections key by key."""
+    """A run of two epochs that takes well under a second on a few images.
+
+    Keyword arguments override, sections key by key; a section that is None has its defaults.
+    """
 
     def make(**changes: Any) -> TrainConfig:
         content: dict[str, Any] = {
@@ -38,7 +41,7 @@ def make_config(tmp_path: Path) -> MakeConfig:
             "run": {**QUIET, "root": str(tmp_path / "runs")},
         }
         for name, value in changes.items():
-            content[name] = {**content[name], **value} if name in ("conv", "optim", "run") else value
+            content[name] = {**content[name], **value} if name in ("conv", "optim", "run") and value is not None else value
         return TrainConfig.from_dict(content)
 
     return make

@@ -11,8 +11,10 @@ from typing import Any
 
 import torch
 
-from vqlab.backbones import BACKBONES, ConvConfig
+from vqlab.backbones import DECODERS, ConvConfig, TimmConfig, TitokConfig, ViTConfig, backbone_kind
+from vqlab.data import FilesConfig, check_data
 from vqlab.errors import VqlabError
+from vqlab.losses import LossConfig
 from vqlab.quantizers import CODEBOOKS, QUANTIZER_NAMES, TOPOLOGIES, Codebook, build_codebook
 from vqlab.typed import check_types
 
@@ -37,6 +39,8 @@ class OptimConfig:
         hard_fraction: share of each batch that the decoder reads from argmax codes, without gradient into the encoder
             (soft quantizers).
         level_dropout: share of each batch that the decoder reads from a random prefix of the levels (stacks).
+        ema_decay: share of the moving average of weights and codebooks that one step keeps; what is evaluated and saved is the average.
+            0: no average.
     """
 
     epsilon: float = 0.1
@@ -47,6 +51,7 @@ class OptimConfig:
     accumulate: int = 1
     hard_fraction: float = 0.25
     level_dropout: float = 0.25
+    ema_decay: float = 0.0
 
     def __post_init__(self) -> None:
         _check_fields(self, "optim.")
@@ -56,6 +61,7 @@ class OptimConfig:
         _require(0 <= self.final_lr <= 1, f"optim.final_lr must lie in [0, 1], got {self.final_lr}")
         _require(0 <= self.gradient_clip < math.inf, f"optim.gradient_clip must be finite and not negative, got {self.gradient_clip}")
         _require(self.accumulate >= 1, f"optim.accumulate must be at least 1, got {self.accumulate}")
+        _require(0 <= self.ema_decay < 1, f"optim.ema_decay must lie in [0, 1), got {self.ema_decay}")
         for name in ("hard_fraction", "level_dropout"):
             value = getattr(self, name)
             _require(0 <= value <= 1, f"optim.{name} must lie in [0, 1], got {value}")
@@ -121,8 +127,11 @@ class TrainConfig:
 
     Args:
         quantizer: ddcl, vqvae, a peer (bsq, fsq, gumbel, lfq, rotation, simvq, softvq), or none for the plain autoencoder.
-        encoder: backbone of encoder and decoder.
-        data: cifar10, or sample (1,000 CIFAR-10 images that come with the package).
+        encoder: conv, titok (a sequence of tokens in place of a grid), or timm:MODEL with any model of timm that has a feature grid.
+        decoder: conv, vit or titok; default: titok for titok, else conv.
+        data: cifar10, sample (1,000 CIFAR-10 images that come with the package), or your own images: a folder, a list of files, tar shards,
+            or hf:NAME.
+        image_size: pixels that your own images are cropped to, one number or [height, width].
         codebook_size: codes per level; one number for all levels or a list with one for each. A cascade that is given one number has a
             quarter of the codes from level to level.
         levels: number of quantizer levels.
@@ -131,7 +140,8 @@ class TrainConfig:
         lr: largest learning rate of encoder and decoder; prototypes have lr / optim.epsilon.
         seed: of initialisation, data order and augmentation.
         name: folder of the run under run.root; default: quantizer, codebook size and time.
-        topology: residual (each level quantizes what is left) or cascade (each level quantizes the centroids of the one before).
+        topology: residual (each level quantizes what is left), pyramid (the same on grids that double from level to level) or cascade (each
+            level quantizes the centroids of the one before).
         codebook_dim: dimension of the codes, the width of encoder output and decoder input; default: the quantizer's own, log2 K for lfq
             and bsq, the number of factors for fsq, 16 for all others.
         normalize_latents: fix the scale of the latents, mean 0 and variance 1 per channel.
@@ -140,7 +150,9 @@ class TrainConfig:
 
     quantizer: str = "ddcl"
     encoder: str = "conv"
+    decoder: str | None = None
     data: str = "cifar10"
+    image_size: int | list[int] | None = None
     codebook_size: int | list[int] = 512
     levels: int = 1
     epochs: int = 10
@@ -153,13 +165,21 @@ class TrainConfig:
     normalize_latents: bool = True
     codebook: dict[str, Any] = field(default_factory=dict)
     conv: ConvConfig = field(default_factory=ConvConfig)
+    timm: TimmConfig = field(default_factory=TimmConfig)
+    titok: TitokConfig = field(default_factory=TitokConfig)
+    vit: ViTConfig = field(default_factory=ViTConfig)
+    files: FilesConfig = field(default_factory=FilesConfig)
+    loss: LossConfig = field(default_factory=LossConfig)
     optim: OptimConfig = field(default_factory=OptimConfig)
     run: RunConfig = field(default_factory=RunConfig)
 
     def __post_init__(self) -> None:
         _check_fields(self)
         check_choice("quantizer", self.quantizer, QUANTIZER_NAMES)
-        check_choice("encoder", self.encoder, tuple(BACKBONES))
+        backbone_kind(self.encoder)
+        _require(self.decoder in (None, *DECODERS), f"decoder must be one of {', '.join(DECODERS)}, got {self.decoder!r}")
+        self._check_sections()
+        check_data(self.data, self.image_size, self.files)
         check_choice("topology", self.topology, TOPOLOGIES)
         for name in ("levels", "epochs", "batch_size"):
             _require(getattr(self, name) >= 1, f"{name} must be at least 1, got {getattr(self, name)}")
@@ -200,6 +220,26 @@ class TrainConfig:
         kind = Codebook if self.quantizer == "none" else CODEBOOKS[self.quantizer]
         return kind.default_dim(max(self.codebook_sizes, default=1))
 
+    def _check_sections(self) -> None:
+        """Settings of a backbone that is not chosen are refused, since they would have no effect."""
+        chosen = {backbone_kind(self.encoder), self.decoder_name}
+        for name in ("conv", "timm", "titok", "vit"):
+            section = getattr(self, name)
+            changed = [f.name for f in dataclasses.fields(section) if getattr(section, f.name) != getattr(type(section)(), f.name)]
+            used = name in chosen
+            if name == "conv" and self.encoder != "conv":  # the decoder alone, which upsamples as often as the encoder needs
+                used = used and "downsamplings" not in changed
+            _require(
+                used or not changed,
+                f"{name}.{changed[0] if changed else ''} is set, but encoder is {self.encoder} and decoder {self.decoder_name}: "
+                "it would have no effect",
+            )
+
+    @property
+    def decoder_name(self) -> str:
+        """The decoder that is chosen or goes with the encoder."""
+        return self.decoder or ("titok" if self.encoder == "titok" else "conv")
+
     @property
     def codebook_sizes(self) -> list[int]:
         """Codes of each level; empty for quantizer none."""
@@ -216,7 +256,8 @@ class TrainConfig:
         return {
             "channels": 3,
             "latent_dim": self.latent_dim,
-            "encoder": {"name": self.encoder, **self.conv.settings()},
+            "encoder": {"name": self.encoder, **getattr(self, backbone_kind(self.encoder)).settings()},
+            **self._decoder_settings(),
             "quantizer": {
                 "topology": self.topology,
                 "normalize": self.normalize_latents,
@@ -250,6 +291,14 @@ class TrainConfig:
         defaults = {name: p.default for name, p in signature.parameters.items() if p.default is not inspect.Parameter.empty}
         return dataclasses.replace(self, codebook={**defaults, **self.codebook})
 
+    def _decoder_settings(self) -> dict[str, Any]:
+        if self.decoder_name == self.encoder:
+            return {}  # the encoder's counterpart
+        settings = getattr(self, self.decoder_name).settings()
+        if self.decoder_name == "conv":
+            del settings["downsamplings"]  # as many as the encoder needs
+        return {"decoder": {"name": self.decoder_name, **settings}}
+
     def to_dict(self) -> dict[str, Any]:
         """Plain types, with the quantizer's settings under its own name: what the configuration files look like."""
         content = dataclasses.asdict(self)
@@ -269,7 +318,16 @@ class TrainConfig:
                 content["codebook"] = settings or {}
             elif settings:
                 raise VqlabError(f"{kind}.{next(iter(settings))} is set, but quantizer is {chosen}: it would have no effect")
-        sections: dict[str, Any] = {"conv": ConvConfig, "optim": OptimConfig, "run": RunConfig}
+        sections: dict[str, Any] = {
+            "conv": ConvConfig,
+            "timm": TimmConfig,
+            "titok": TitokConfig,
+            "vit": ViTConfig,
+            "files": FilesConfig,
+            "loss": LossConfig,
+            "optim": OptimConfig,
+            "run": RunConfig,
+        }
         try:
             for name, section in sections.items():
                 content[name] = section(**content.get(name) or {})

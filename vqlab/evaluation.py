@@ -9,9 +9,24 @@ import torch
 from torch import Tensor, nn
 from torchmetrics import Metric
 
+from vqlab.errors import VqlabError
+from vqlab.losses import FeatureDistance
 from vqlab.metrics import CodebookUsage, ReconstructionMetrics, SoftUsage, WeightedMeans
 from vqlab.quantizers import Codebook, QuantizerOutput
 from vqlab.tokenizer import Tokenizer
+
+
+def check_sides(size: tuple[int, int], tokenizer: Tokenizer) -> None:
+    """VqlabError unless images of this size (h, w) divide into the tokenizer's tokens: figures are measured without padding."""
+    try:
+        padded = tokenizer.padded_size(*size)
+    except ValueError as error:
+        raise VqlabError(str(error)) from error
+    if padded != size:
+        raise VqlabError(
+            f"images of {size[0]}x{size[1]} pixels do not divide into tokens of {tokenizer.factor}x{tokenizer.factor}: choose another "
+            "image_size, or an encoder with fewer pixels per token (conv.downsamplings)"
+        )
 
 
 class LevelMetrics(nn.Module):
@@ -69,12 +84,14 @@ class Evaluation(nn.Module):
 
     Keys: hard/{mse,psnr,psnr_pooled,ssim} (ids -> image), soft/... and gap = soft - hard psnr where a soft output exists,
     level{l}/... per level (1-based), prefix{l}/psnr for stacks (image from the ids of the first l levels).
-    A tokenizer without quantizer has only hard/..., its plain reconstruction.
+    A tokenizer without quantizer has only hard/..., its plain reconstruction. With a `distance`, hard/feature_distance too.
     """
 
-    def __init__(self, tokenizer: Tokenizer) -> None:
+    def __init__(self, tokenizer: Tokenizer, distance: FeatureDistance | None = None) -> None:
         super().__init__()
         quantizer = tokenizer.quantizer
+        self._distance = (distance,)  # in a tuple, so that the network is no part of checkpoints
+        self.feature_distance = WeightedMeans(("feature_distance",)) if distance else None
         self.hard = ReconstructionMetrics()
         self.soft = ReconstructionMetrics() if quantizer.is_soft else None
         self.levels = LevelMetricsList(tokenizer)
@@ -88,16 +105,23 @@ class Evaluation(nn.Module):
             raise ValueError("evaluate a tokenizer in eval() mode, so that measuring does not change it")
         out = tokenizer.quantizer(tokenizer.encode_features(images))
         if not len(self.levels):
-            self.hard.update(tokenizer.decode(out.quantized), images)
+            self._update_hard(tokenizer.decode(out.quantized), images)
             return
         ids = out.indices
-        self.hard.update(self._decode(tokenizer, ids), images)
+        self._update_hard(self._decode(tokenizer, ids), images)
         if self.soft is not None:  # a hard quantizer's output is what its ids decode to
             self.soft.update(tokenizer.decode(out.quantized), images)
         for i, level in enumerate(self.levels):
             level.update(out, i)
         for i, prefix in enumerate(self.prefixes):
             prefix.update(self._decode(tokenizer, ids[..., : i + 1]), images)  # type: ignore[operator]
+
+    def _update_hard(self, reconstruction: Tensor, images: Tensor) -> None:
+        self.hard.update(reconstruction, images)
+        (distance,) = self._distance
+        if distance is not None and self.feature_distance is not None:
+            mean = distance.to(images.device)(reconstruction.clamp(0.0, 1.0), images).mean()
+            self.feature_distance.update({"feature_distance": mean}, len(images))
 
     @staticmethod
     def _decode(tokenizer: Tokenizer, indices: Tensor) -> Tensor:
@@ -106,6 +130,8 @@ class Evaluation(nn.Module):
     def compute(self) -> dict[str, float]:
         """All figures as plain floats (see the class)."""
         figures = {f"hard/{name}": float(value) for name, value in self.hard.compute().items()}
+        if self.feature_distance is not None:
+            figures["hard/feature_distance"] = float(self.feature_distance.compute()["feature_distance"])
         if self.soft is not None:
             figures |= {f"soft/{name}": float(value) for name, value in self.soft.compute().items()}
             figures["gap"] = figures["soft/psnr"] - figures["hard/psnr"]
@@ -123,6 +149,6 @@ class Evaluation(nn.Module):
 
     def reset(self) -> None:
         """Forget everything: the next `update` starts a new pass."""
-        for module in (self.hard, self.soft, *self.levels, *self.prefixes):
+        for module in (self.hard, self.soft, self.feature_distance, *self.levels, *self.prefixes):
             if module is not None:
                 module.reset()

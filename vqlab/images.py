@@ -5,6 +5,12 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+#: What to do with images of another number of channels.
+_HINTS = {
+    1: "; grey images: images.expand(-1, 3, -1, -1)",
+    4: "; images with transparency: put them on a background first, as vqlab.data.read_image does",
+}
+
 
 def as_unit_images(images: Tensor, channels: int = 3) -> Tensor:
     """A batch (b, channels, h, w) of float32 in [0, 1] from uint8 or from floats in [0, 1].
@@ -14,7 +20,11 @@ def as_unit_images(images: Tensor, channels: int = 3) -> Tensor:
     if images.dim() != 4:
         raise ValueError(f"expected images (b, {channels}, h, w) or one image ({channels}, h, w), got shape {tuple(images.shape)}")
     if images.shape[1] != channels:
-        hint = f"; axis order is (b, {channels}, h, w)" if images.shape[-1] == channels else "; convert the images first"
+        hint = (
+            f"; axis order is (b, {channels}, h, w)"
+            if images.shape[-1] == channels
+            else _HINTS.get(images.shape[1], "; convert the images first")
+        )
         raise ValueError(f"expected {channels} colour channels, got {images.shape[1]} in shape {tuple(images.shape)}{hint}")
     if images.dtype == torch.uint8:
         return images.float().div_(255.0)

@@ -25,7 +25,7 @@ def few_images(monkeypatch: pytest.MonkeyPatch) -> ImageData:
         return ImageSplit(split.images[:count, :, 8:24, 8:24].contiguous(), split.labels[:count])
 
     small = ImageData("few", cut(data.train, 64), cut(data.test, 20), data.classes)
-    monkeypatch.setattr("vqlab.training.run.load_images", lambda name, root: small)
+    monkeypatch.setattr("vqlab.training.run.load_images", lambda name, root, **options: small)
     return small
 
 

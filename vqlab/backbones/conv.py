@@ -74,6 +74,7 @@ class ConvEncoder(nn.Module):
 
     def __init__(self, dim: int, config: ConvConfig, channels: int = 3, latent_bias: bool = True) -> None:
         super().__init__()
+        self.factor = config.factor
         layers: list[nn.Module] = []
         previous = channels
         for width in config.stage_widths:

@@ -7,8 +7,8 @@ import json
 from jsonargparse import ArgumentParser, Namespace
 
 from vqlab.cli.command import Command
-from vqlab.cli.shared import add_data_arguments, load_tokenizer
-from vqlab.data import load_images
+from vqlab.cli.shared import add_tokenizer_argument, load_tokenizer
+from vqlab.data import DATA_SETS, load_images
 from vqlab.downstream.features import FEATURES
 from vqlab.downstream.probe import FLOORS, ProbeReport, probe
 from vqlab.training.runtime import tune_process
@@ -16,7 +16,9 @@ from vqlab.training.runtime import tune_process
 
 def add_probe_arguments(parser: ArgumentParser) -> None:
     """Options of `vqlab probe`."""
-    add_data_arguments(parser)
+    add_tokenizer_argument(parser)
+    parser.add_argument("--data", type=str, default="cifar10", help=f"data set: {', '.join(DATA_SETS)}")
+    parser.add_argument("--data_root", type=Path, default=Path("data"), help="folder that holds the data sets")
     parser.add_argument(
         "--features", type=str, nargs="+", default=[], help=f"default all that apply of {', '.join((*FLOORS, *FEATURES))}", metavar="NAME"
     )

@@ -8,7 +8,7 @@ from jsonargparse import ArgumentParser, Namespace
 
 from vqlab.cli.command import Command
 from vqlab.cli.evaluate import evaluate
-from vqlab.data import DATA_SETS
+from vqlab.cli.shared import add_data_arguments, data_options
 from vqlab.hub import push_folder
 from vqlab.results import Run, release
 from vqlab.training.runtime import tune_process
@@ -18,8 +18,7 @@ def add_release_arguments(parser: ArgumentParser) -> None:
     """Options of `vqlab release`."""
     parser.add_argument("run_folder", type=Path, help="run folder")
     parser.add_argument("out", type=Path, help="folder of the released tokenizer, for example checkpoints/NAME")
-    parser.add_argument("--data", type=str, default="cifar10", help=f"data set to measure on: {', '.join(DATA_SETS)}")
-    parser.add_argument("--data_root", type=Path, default=Path("data"), help="folder that holds the data sets")
+    add_data_arguments(parser)
     parser.add_argument(
         "--push_to_hub", type=str | None, default=None, help="also upload it to the Hugging Face hub under this name, USER/NAME"
     )
@@ -29,7 +28,7 @@ def run_release(options: Namespace) -> None:
     """Measure the run's tokenizer and write it with its card."""
     tune_process()
     run = Run.load(options.run_folder)
-    figures = evaluate(options.run_folder / "tokenizer", options.data, options.data_root, 500)
+    figures = evaluate(options.run_folder / "tokenizer", batch_size=500, **data_options(options))
     print(release(run, options.out, figures, options.data))
     if options.push_to_hub is not None:
         print(push_folder(options.out, options.push_to_hub))

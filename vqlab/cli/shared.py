@@ -3,18 +3,31 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
-from jsonargparse import ArgumentParser
+from jsonargparse import ArgumentParser, Namespace
 
-from vqlab.data import DATA_SETS
+from vqlab.data import DATA_HELP, FilesConfig
 from vqlab.tokenizer import Tokenizer
 
 
-def add_data_arguments(parser: ArgumentParser) -> None:
-    """The tokenizer and the data set."""
+def add_tokenizer_argument(parser: ArgumentParser) -> None:
+    """The tokenizer, by its folder."""
     parser.add_argument("tokenizer", type=Path, help="folder of a tokenizer, or of a run that holds one")
-    parser.add_argument("--data", type=str, default="cifar10", help=f"data set: {', '.join(DATA_SETS)}")
+
+
+def add_data_arguments(parser: ArgumentParser) -> None:
+    """--data, --data_root, --image_size and --files.*; `data_options` reads them."""
+    parser.add_argument("--data", type=str, default="cifar10", help=DATA_HELP)
     parser.add_argument("--data_root", type=Path, default=Path("data"), help="folder that holds the data sets")
+    parser.add_argument("--image_size", type=int | list[int] | None, default=None, help="pixels that your own images are cropped to")
+    parser.add_class_arguments(FilesConfig, "files", help="your own images")
+
+
+def data_options(options: Namespace) -> dict[str, Any]:
+    """The arguments data, data_root, image_size and files of `vqlab.cli.evaluate.evaluate`."""
+    files = FilesConfig(**options.files.as_dict())
+    return {"data": options.data, "data_root": options.data_root, "image_size": options.image_size, "files": files}
 
 
 def tokenizer_folder(folder: Path) -> Path:

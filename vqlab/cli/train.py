@@ -9,9 +9,11 @@ from typing import Any
 
 from jsonargparse import ActionConfigFile, ArgumentParser, Namespace
 
-from vqlab.backbones import ConvConfig
+from vqlab.backbones import ConvConfig, TimmConfig, TitokConfig, ViTConfig
 from vqlab.config import OptimConfig, RunConfig, TrainConfig
+from vqlab.data import FilesConfig
 from vqlab.errors import VqlabError
+from vqlab.losses import LossConfig
 from vqlab.quantizers import CODEBOOKS
 from vqlab.results import plot_run
 from vqlab.training import load_run_config, train
@@ -19,17 +21,30 @@ from vqlab.training.runtime import world
 
 DESCRIPTION = "Train an image tokenizer. Results go to runs/NAME: the tokenizer, tables, summary.json and plots."
 
+#: Sections of `TrainConfig`, with the headings of their options.
+SECTIONS: dict[str, tuple[type, str]] = {
+    "conv": (ConvConfig, "conv encoder and decoder"),
+    "timm": (TimmConfig, "timm encoder"),
+    "titok": (TitokConfig, "one-dimensional encoder and decoder"),
+    "vit": (ViTConfig, "vit decoder"),
+    "files": (FilesConfig, "your own images"),
+    "loss": (LossConfig, "reconstruction loss"),
+    "optim": (OptimConfig, "optimization"),
+    "run": (RunConfig, "run"),
+}
+
 
 def add_train_arguments(parser: ArgumentParser) -> None:
     """All options of a training run: the short ones first, everything else by dotted key, grouped."""
     parser.add_argument("--config", action=ActionConfigFile, help="YAML file of options; later options win")
     parser.add_argument("--resume", type=Path | None, default=None, help="go on with the run in this folder; takes no other option")
-    parser.add_class_arguments(TrainConfig, skip={"codebook", "conv", "optim", "run"}, fail_untyped=True)
-    parser.add_class_arguments(ConvConfig, "conv", help="conv backbone")
+    parser.add_class_arguments(TrainConfig, skip={"codebook", *SECTIONS}, fail_untyped=True)
+    for name in ("conv", "timm", "titok", "vit"):
+        parser.add_class_arguments(SECTIONS[name][0], name, help=SECTIONS[name][1])
     for kind in CODEBOOKS:
         parser.add_class_arguments(CODEBOOKS[kind], kind, skip={"dim", "codebook_size"}, help=f"quantizer {kind}")
-    parser.add_class_arguments(OptimConfig, "optim", help="optimization")
-    parser.add_class_arguments(RunConfig, "run", help="run")
+    for name in ("files", "loss", "optim", "run"):
+        parser.add_class_arguments(SECTIONS[name][0], name, help=SECTIONS[name][1])
 
 
 def config_from_options(options: Namespace, defaults: Namespace) -> TrainConfig:

@@ -1,15 +1,16 @@
-"""Batches of images held in memory, resumable at any batch."""
+"""Batches of images, resumable at any batch."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from itertools import accumulate
 from typing import NamedTuple
 
 from torch import Tensor
 
-from vqlab.data.arrays import ImageSplit
-from vqlab.data.augment import random_crop_flip
+from vqlab.data.ahead import run_ahead
+from vqlab.data.arrays import Split
 from vqlab.data.order import AUGMENT_STREAM, batch_sizes, epoch_order, seeded_generator
 from vqlab.errors import VqlabError
 
@@ -38,7 +39,7 @@ class BatchLoader:
 
     def __init__(
         self,
-        split: ImageSplit,
+        split: Split,
         batch_size: int,
         *,
         shuffle: bool,
@@ -81,16 +82,23 @@ class BatchLoader:
     def _batches(self, epoch: int, first: int) -> Iterator[ImageBatch]:
         order = epoch_order(len(self.split), self.seed, epoch, self.shuffle)[self.rank :: self.world_size]
         ends = list(accumulate(self._sizes))
-        for number in range(first, len(ends)):
-            chosen = order[ends[number] - self._sizes[number] : ends[number]]
-            images = self.split.images[chosen]
-            if self.augment:
-                generator = seeded_generator(AUGMENT_STREAM, self.seed, epoch, number, self.rank)
-                images = random_crop_flip(images, generator)
+        jobs = [
+            partial(self._batch_at, epoch, number, order[ends[number] - self._sizes[number] : ends[number]])
+            for number in range(first, len(ends))
+        ]
+        for number, batch in enumerate(run_ahead(jobs, self.split.ahead), first):
             last = number + 1 == len(ends)
             self._epoch, self._batch = (epoch + 1, 0) if last else (epoch, number + 1)
             self._left_in_the_middle = not last
-            yield ImageBatch(images, self.split.labels[chosen])
+            yield batch
+
+    def _batch_at(self, epoch: int, number: int, chosen: Tensor) -> ImageBatch:
+        if self.augment:
+            generator = seeded_generator(AUGMENT_STREAM, self.seed, epoch, number, self.rank)
+            images = self.split.augmented(chosen, generator)
+        else:
+            images = self.split.plain(chosen)
+        return ImageBatch(images, self.split.labels[chosen])
 
     def state_dict(self) -> dict[str, int]:
         """The place of the next batch: {"epoch": 0.., "batch": 0..len-1}."""

@@ -9,9 +9,10 @@ import argparse
 from pathlib import Path
 
 import numpy as np
+import torch
 from PIL import Image
 
-from vqlab.data.arrays import ImageSplit
+from vqlab.data.arrays import Split
 from vqlab.data.cifar10 import CLASSES, load_cifar10
 from vqlab.data.sample import FOLDER
 
@@ -30,10 +31,10 @@ def make_sample(root: Path, target: Path) -> None:
             Image.fromarray(strip).save(target / f"{split}_{name}.png", optimize=True)
 
 
-def _draw(part: ImageSplit, label: int, count: int, generator: np.random.Generator) -> np.ndarray:
+def _draw(part: Split, label: int, count: int, generator: np.random.Generator) -> np.ndarray:
     places = np.flatnonzero(part.labels.numpy() == label)
     chosen = np.sort(generator.choice(places, count, replace=False))
-    return part.images.numpy()[chosen].transpose(0, 2, 3, 1).reshape(-1, 32, 3)
+    return part.plain(torch.from_numpy(chosen)).numpy().transpose(0, 2, 3, 1).reshape(-1, 32, 3)
 
 
 if __name__ == "__main__":

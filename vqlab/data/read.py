@@ -60,8 +60,7 @@ def open_upright(file: str | Path | io.BytesIO, name: str, *, shorter_side: int 
             _check_pixels(image, name, max_pixels)
             if shorter_side is None or min(image.size) <= shorter_side:
                 return _to_rgb(ImageOps.exif_transpose(image), name)
-            share = shorter_side / min(image.size)
-            wanted = (round(image.width * share), round(image.height * share))
+            wanted = reduced_size(image.width, image.height, shorter_side)
             image.draft(None, wanted)  # does nothing for formats other than JPEG, and never goes below `wanted`
             upright = _to_rgb(ImageOps.exif_transpose(image), name)
             return upright.resize(wanted[::-1] if _swaps_sides(image) else wanted, Image.Resampling.BICUBIC)
@@ -69,6 +68,12 @@ def open_upright(file: str | Path | io.BytesIO, name: str, *, shorter_side: int 
         raise
     except Exception as error:  # a damaged file fails in many ways inside the decoders
         raise ImageFileError(_reason(name, error)) from error
+
+
+def reduced_size(height: int, width: int, shorter_side: int) -> tuple[int, int]:
+    """Both sides by the same factor so that the shorter one is at most `shorter_side`."""
+    share = min(1.0, shorter_side / min(height, width))
+    return round(height * share), round(width * share)
 
 
 def to_tensor(image: Image.Image) -> Tensor:

@@ -12,7 +12,8 @@ from vqlab.quantizers.base import Codebook
 from vqlab.quantizers.ddcl import DDCLCodebook
 from vqlab.quantizers.none import NoQuantizer
 from vqlab.quantizers.peers import PEERS
-from vqlab.quantizers.stack import Quantizer
+from vqlab.quantizers.pyramid import PyramidQuantizer
+from vqlab.quantizers.stack import STACKS, Quantizer
 from vqlab.quantizers.vq import VQCodebook
 from vqlab.registry import Registry
 from vqlab.typed import check_types
@@ -22,6 +23,8 @@ CODEBOOKS: Registry[type[Codebook]] = Registry("quantizer", {cls.kind: cls for c
 QUANTIZER_NAMES = (*CODEBOOKS, "none")
 #: Those of them that come from other papers to compare with.
 PEER_NAMES = tuple(cls.kind for cls in PEERS)
+#: What `--topology` takes.
+TOPOLOGIES = (*STACKS, "pyramid")
 
 
 def build_codebook(settings: Any, dim: int) -> Codebook:
@@ -68,6 +71,9 @@ def build_quantizer(dim: int, settings: dict[str, Any]) -> Quantizer:
         return NoQuantizer(dim, normalize=normalize)
     try:
         books = [build_codebook(level, codebook_dim) for level in levels]
-        return Quantizer(dim, books, topology=str(settings.get("topology", "residual")), normalize=normalize)
+        topology = str(settings.get("topology", "residual"))
+        if topology == "pyramid":
+            return PyramidQuantizer(dim, books, normalize=normalize)
+        return Quantizer(dim, books, topology=topology, normalize=normalize)
     except ValueError as error:
         raise VqlabError(str(error)) from error

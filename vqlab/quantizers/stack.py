@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from vqlab.quantizers.base import Codebook, LevelOutput, QuantizerOutput, check_tokens
 from vqlab.quantizers.latents import LatentSpace
 
-TOPOLOGIES = ("residual", "cascade")
+STACKS = ("residual", "cascade")
 
 
 class Quantizer(nn.Module):
@@ -34,8 +34,8 @@ class Quantizer(nn.Module):
 
     def __init__(self, dim: int, levels: Sequence[Codebook], *, topology: str = "residual", normalize: bool = True) -> None:
         super().__init__()
-        if topology not in TOPOLOGIES:
-            raise ValueError(f"topology must be one of {', '.join(TOPOLOGIES)}, got {topology!r}")
+        if topology not in STACKS:
+            raise ValueError(f"topology must be one of {', '.join(STACKS)}, got {topology!r}")
         if not levels:
             raise ValueError("a quantizer needs at least one level")
         dims = {level.dim for level in levels}
@@ -68,6 +68,11 @@ class Quantizer(nn.Module):
         """log2 of the codes that a decoder needs: the sum over levels of a residual stack, the last level of a cascade."""
         sizes = self.codebook_sizes if self.topology == "residual" else self.codebook_sizes[-1:]
         return sum(math.log2(size) for size in sizes)
+
+    def tokens_per_level(self, grid: Sequence[int]) -> list[int]:
+        """Ids of each level that a decoder needs for a grid (h, w) or a sequence (n,): of a cascade, the last level's alone."""
+        tokens = math.prod(grid)
+        return [0 if self.topology == "cascade" and level + 1 < self.num_levels else tokens for level in range(self.num_levels)]
 
     @property
     def is_soft(self) -> bool:
@@ -137,7 +142,7 @@ class Quantizer(nn.Module):
         levels = self._check_levels(indices.shape[-1])
         with torch.autocast(indices.device.type, enabled=False):
             codes = [level.lookup(indices[..., i]) for i, level in enumerate(self.codebooks[:levels])]
-            out = self.space.leave(torch.stack(codes).sum(0) if self.topology == "residual" else codes[-1])
+            out = self.space.leave(codes[-1] if self.topology == "cascade" else torch.stack(codes).sum(0))
         return out.movedim(-1, 1) if indices.dim() == 4 else out
 
     # -- training ---------------------------------------------------------------------------------------------------------------

@@ -13,6 +13,7 @@ from vqlab.config import OptimConfig
 from vqlab.data import ImageBatch
 from vqlab.distributed import any_rank, own_rank, sum_over_ranks
 from vqlab.evaluation import Evaluation, LevelMetricsList
+from vqlab.losses import LossConfig, ReconstructionLoss
 from vqlab.metrics import WeightedMeans
 from vqlab.migrate import FORMAT_VERSION
 from vqlab.quantizers import NonFiniteError, QuantizerOutput
@@ -29,7 +30,7 @@ def warmup_cosine(step: int, total_steps: int, warmup_steps: int, final: float) 
 
 
 class TokenizerModule(L.LightningModule):
-    """Trains a tokenizer on L = mse / pixel_variance + the quantizer's loss.
+    """Trains a tokenizer on L = the reconstruction's loss (by default mse / pixel_variance) + the quantizer's loss.
 
     pixel_variance: variance of the training pixels on [0, 1]; dividing by it makes the quantizer's weights independent of the data's scale.
     calibration_images: uint8 training images whose latent statistics are taken before each evaluation; None: the running ones are kept.
@@ -46,18 +47,22 @@ class TokenizerModule(L.LightningModule):
         total_steps: int,
         memory_format: torch.memory_format = torch.contiguous_format,
         calibration_images: Tensor | None = None,
+        loss: LossConfig | None = None,
     ) -> None:
         super().__init__()
         self.calibration_images = calibration_images
         self.tokenizer = tokenizer.to(memory_format=memory_format)
         self.optim, self.lr, self.total_steps = optim, lr, total_steps
-        self.pixel_variance, self.image_format = pixel_variance, memory_format
+        self.image_format = memory_format
+        # In a tuple, so that a feature network is no part of checkpoints.
+        self._reconstruction_loss = (ReconstructionLoss(loss or LossConfig(), pixel_variance),)
+        distance = self._reconstruction_loss[0].distance
         self.train_levels = LevelMetricsList(tokenizer)
-        self.train_means = WeightedMeans(("loss", "reconstruction"))
+        self.train_means = WeightedMeans(("loss", "reconstruction", *(("feature_distance",) if distance else ())))
         # Part of a checkpoint: an epoch resumed in the middle counts all its batches.
         for metric in (self.train_means, *(metric for level in self.train_levels for metric in level.metrics())):
             metric.persistent(True)
-        self.evaluation = Evaluation(tokenizer)
+        self.evaluation = Evaluation(tokenizer, distance)
         #: Figures of the latest step, for the step log and the progress bar.
         self.latest: dict[str, Tensor] = {}
         self.latest_parts: tuple[dict[str, Tensor], ...] = ()
@@ -72,20 +77,20 @@ class TokenizerModule(L.LightningModule):
         except NonFiniteError as error:
             raise NonFiniteError(f"step {self.global_step}: {error}") from error
         reconstruction = self.tokenizer.decode(self.decoder_input(out))
-        mse = (reconstruction - images).square().mean()
-        loss = mse / self.pixel_variance + out.loss
+        reconstruction_loss, parts = self._reconstruction_loss[0].to(images.device)(reconstruction, images)
+        loss = reconstruction_loss + out.loss
         bad = not bool(torch.isfinite(loss.detach()))
         if any_rank(bad, device=self.device)[0]:
             value = float(loss.detach()) if bad else "NaN or inf on another process"
             raise NonFiniteError(f"step {self.global_step}: the loss is {value}; lower lr or look at the latest steps in steps.csv")
-        self.record(out, loss.detach(), mse.detach())
+        self.record(out, {"loss": loss.detach()} | parts)
         return loss
 
-    def record(self, out: QuantizerOutput, loss: Tensor, mse: Tensor) -> None:
+    def record(self, out: QuantizerOutput, figures: dict[str, Tensor]) -> None:
         """Add one batch to the figures of the epoch and of the latest step."""
         for i, level in enumerate(self.train_levels):
             level.update(out, i)
-        self.latest = {"loss": loss, "reconstruction": mse}
+        self.latest = figures
         self.latest_parts = out.parts
         self.train_means.update(self.latest, 1)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import json
 import math
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +16,8 @@ import yaml
 from torch import Tensor
 
 from vqlab.config import TrainConfig
+from vqlab.data import ImageData
+from vqlab.errors import VqlabError
 from vqlab.images import as_unit_images
 from vqlab.storage import write_atomically, write_json
 from vqlab.tokenizer import Tokenizer
@@ -24,13 +27,12 @@ from vqlab.tokenizer import Tokenizer
 class RunFolder:
     """Paths of a run and what is written into them.
 
-    path: runs/NAME.  config: what was asked for.  command: how to do it again.  image_size: side of the images in pixels.
+    path: runs/NAME.  config: what was asked for.  command: how to do it again.
     """
 
     path: Path
     config: TrainConfig
     command: str
-    image_size: int = 32
 
     @property
     def tokenizer(self) -> Path:
@@ -44,6 +46,33 @@ class RunFolder:
         """The resolved configuration, as YAML that `--config` reads."""
         text = yaml.safe_dump(self.config.resolved().to_dict(), sort_keys=False)
         write_atomically(self.path / "config.yaml", lambda path: path.write_text(text, encoding="utf-8"))
+
+    def write_data(self, data: ImageData) -> None:
+        """What the run learns from: number of images, and those that could not be read, with the reason."""
+        content = {
+            "name": data.name,
+            "image_size": list(data.train.image_size),
+            "train_images": len(data.train),
+            "test_images": len(data.test),
+            "classes": list(data.classes),
+            "fingerprint": data.fingerprint,
+            "skipped": dict(sorted(data.skipped.items())),
+        }
+        write_json(self.path / "data.json", content)
+
+    def check_data(self, data: ImageData) -> None:
+        """VqlabError where the images are not those that the run was started with."""
+        file = self.path / "data.json"
+        if not data.fingerprint or not file.is_file():
+            return
+        try:
+            before = json.loads(file.read_text(encoding="utf-8"))["fingerprint"]
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise VqlabError(f"cannot read {file}: {error}") from error
+        if before != data.fingerprint:
+            raise VqlabError(
+                f"the images of {self.config.data} are not those that {self.path} was started with: files were added or removed"
+            )
 
     def write_epoch(
         self,
@@ -60,13 +89,13 @@ class RunFolder:
         write_arrays(self.path / "counts.npz", {f"level{i}": c.cpu().numpy() for i, c in enumerate(counts, 1)})
         write_arrays(self.path / "reconstructions.npz", reconstruction_arrays(tokenizer, preview))
         tokenizer.save_pretrained(self.tokenizer)
-        write_json(self.path / "summary.json", self._summary(epochs, steps, tokenizer, seconds))
+        write_json(self.path / "summary.json", self._summary(epochs, steps, tokenizer, preview, seconds))
 
     def _summary(
-        self, epochs: list[dict[str, float]], steps: list[dict[str, float]], tokenizer: Tokenizer, seconds: float
+        self, epochs: list[dict[str, float]], steps: list[dict[str, float]], tokenizer: Tokenizer, preview: Tensor, seconds: float
     ) -> dict[str, Any]:
         quantizer = tokenizer.quantizer
-        tokens = (self.image_size // tokenizer.backbone.factor) ** 2
+        tokens = quantizer.tokens_per_level(tokenizer.token_grid(preview.shape[-2], preview.shape[-1]))
         return {
             "name": self.path.name,
             "quantizer": self.config.quantizer,
@@ -77,8 +106,8 @@ class RunFolder:
             "parameters": tokenizer.num_parameters,
             "epochs": len(epochs),
             "seconds": round(seconds, 1),
-            "bits_per_image": tokens * quantizer.bits_per_token if quantizer.num_levels else None,
-            "entropy_bits_per_image": self._entropy_bits(tokens, epochs[-1], tokenizer) if quantizer.num_levels else None,
+            "bits_per_image": sum(n * math.log2(size) for n, size in zip(tokens, quantizer.codebook_sizes, strict=True)) or None,
+            "entropy_bits_per_image": self._entropy_bits(tokens, epochs[-1]) if quantizer.num_levels else None,
             "test": _test_figures(epochs[-1]),
             "first_epoch": _test_figures(epochs[0]),
             "step_minimum": step_minima(steps),
@@ -86,12 +115,9 @@ class RunFolder:
         }
 
     @staticmethod
-    def _entropy_bits(tokens: int, row: dict[str, float], tokenizer: Tokenizer) -> float:
+    def _entropy_bits(tokens: list[int], row: dict[str, float]) -> float:
         """Rate under an ideal entropy coder of single ids: tokens x log2 perplexity, over the levels that a decoder needs."""
-        levels = range(1, tokenizer.quantizer.num_levels + 1)
-        if tokenizer.quantizer.topology == "cascade":
-            levels = levels[-1:]
-        return tokens * sum(math.log2(row[f"test/level{level}/perplexity"]) for level in levels)
+        return sum(n * math.log2(row[f"test/level{level}/perplexity"]) for level, n in enumerate(tokens, 1) if n)
 
 
 def step_minima(steps: list[dict[str, float]]) -> dict[str, float]:

@@ -18,13 +18,16 @@ import yaml
 from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.strategies import DDPStrategy
 
+from vqlab.backbones import TimmEncoder
 from vqlab.config import TrainConfig
 from vqlab.data import BatchLoader, ImageData, load_images
 from vqlab.errors import VqlabError
+from vqlab.evaluation import check_sides
 from vqlab.quantizers import NonFiniteError
 from vqlab.tokenizer import Tokenizer
 from vqlab.training.callbacks import EpochRecorder, TrainingBar
 from vqlab.training.checkpoint import LastCheckpoint, RandomState, SafeCheckpointIO, StoppedEarly, check_checkpoint, stop_on_signal
+from vqlab.training.ema import WeightAverage
 from vqlab.training.loggers import PictureLogger, build_loggers, check_loggers
 from vqlab.training.lock import only_training_in, remove_leftovers
 from vqlab.training.module import TokenizerModule
@@ -33,27 +36,32 @@ from vqlab.training.runtime import Runtime, World, choose_runtime, compile_netwo
 
 PREVIEW_IMAGES = 16
 CALIBRATION_IMAGES = 2048
+VARIANCE_IMAGES = 100_000
 
 
 def pixel_variance(data: ImageData) -> float:
-    """Variance of all training pixels on the scale of [0, 1]."""
-    pixels = data.train.images.flatten()
+    """Variance of the training pixels on the scale of [0, 1]."""
+    pixels = data.train.sample(VARIANCE_IMAGES).flatten()
     counts = torch.bincount(pixels.int(), minlength=256).double()
     values = torch.arange(256, dtype=torch.float64) / 255.0
     mean = (counts * values).sum() / counts.sum()
     return float((counts * (values - mean).square()).sum() / counts.sum())
 
 
-def build_module(config: TrainConfig, data: ImageData, runtime: Runtime, total_steps: int) -> TokenizerModule:
-    """A fresh tokenizer in its training module; the caller has seeded torch."""
+def build_module(config: TrainConfig, data: ImageData, runtime: Runtime, total_steps: int, resume: bool = False) -> TokenizerModule:
+    """A fresh tokenizer in its training module; the caller has seeded torch. To resume, no weights to start from are needed."""
+    tokenizer = Tokenizer(config.tokenizer_config())
+    if isinstance(tokenizer.encoder, TimmEncoder) and not resume:
+        tokenizer.encoder.initialise(config.timm.pretrained, config.timm.weights)
     return TokenizerModule(
-        Tokenizer(config.tokenizer_config()),
+        tokenizer,
         config.optim,
         lr=config.lr,
         pixel_variance=pixel_variance(data),
         total_steps=total_steps,
         memory_format=runtime.memory_format,
-        calibration_images=data.train.images[:CALIBRATION_IMAGES],
+        calibration_images=data.train.sample(CALIBRATION_IMAGES),
+        loss=config.loss,
     )
 
 
@@ -70,20 +78,22 @@ def train(config: TrainConfig, *, resume: bool = False, command: str | None = No
     runtime, processes = choose_runtime(config.run.device, config.run.precision), world()
     folder = _run_folder(config, resume, command)
     check_loggers(config.run)
-    Tokenizer(config.tokenizer_config())  # a setting that is refused is refused before anything is downloaded
-    data = load_images(config.data, config.run.data_root)
-    _check_sides(data, config)
+    tokenizer = Tokenizer(config.tokenizer_config())  # a setting that is refused is refused before anything is downloaded
+    data = load_images(config.data, config.run.data_root, image_size=config.image_size, files=config.files)
+    check_sides(data.train.image_size, tokenizer)
     L.seed_everything(config.seed, workers=True, verbose=False)
     train_loader, test_loader = _loaders(config, data, processes)
     steps_per_epoch = math.ceil(len(train_loader) / config.optim.accumulate)
-    module = build_module(config, data, runtime, steps_per_epoch * config.epochs)
+    module = build_module(config, data, runtime, steps_per_epoch * config.epochs, resume)
     if config.run.compile:
         compile_networks(module.tokenizer.encoder, module.tokenizer.decoder)
     if resume:
+        folder.check_data(data)
         check_checkpoint(folder.checkpoint, module, processes.size)
     elif processes.rank == 0:
         _create_folder(folder)
-    recorder = EpochRecorder(folder, config.run.log_every, config.run.usage_warning, data.test.images[:PREVIEW_IMAGES])
+        folder.write_data(data)
+    recorder = EpochRecorder(folder, config.run.log_every, config.run.usage_warning, data.test.sample(PREVIEW_IMAGES))
     held = only_training_in(folder.path) if processes.rank == 0 else nullcontext()
     with held, stop_on_signal(enabled=processes.size == 1) as request:
         if resume and processes.rank == 0:
@@ -112,6 +122,11 @@ def train(config: TrainConfig, *, resume: bool = False, command: str | None = No
                 f"images, {trainer.accelerator.__class__.__name__.removesuffix('Accelerator').lower()}, {runtime.lightning_precision}",
                 flush=True,
             )
+            if data.skipped:
+                print(
+                    f"warning: {len(data.skipped)} images cannot be read and are left out; {folder.path / 'data.json'} lists them",
+                    flush=True,
+                )
         try:
             trainer.fit(module, train_loader, test_loader, ckpt_path=str(folder.checkpoint) if resume else None)
         except StoppedEarly:
@@ -126,6 +141,8 @@ def train(config: TrainConfig, *, resume: bool = False, command: str | None = No
                 raise
             # Its weights fit, other parts of it do not; nothing has been written yet.
             raise VqlabError(f"cannot go on from {folder.checkpoint}: {type(error).__name__}: {' '.join(str(error).split())}") from error
+    if processes.rank == 0:
+        folder.write_data(data)  # files may have turned out to be damaged on the way
     return folder.path
 
 
@@ -198,13 +215,6 @@ def _how_to_go_on(folder: RunFolder) -> str:
     return f"interrupted; go on with: python train.py --resume {folder.path}"
 
 
-def _check_sides(data: ImageData, config: TrainConfig) -> None:
-    height, width = data.train.images.shape[-2:]
-    factor = config.conv.factor
-    if height % factor or width % factor:
-        raise VqlabError(f"images of {height}x{width} pixels do not divide into tokens of {factor}x{factor}: lower conv.downsamplings")
-
-
 def _loaders(config: TrainConfig, data: ImageData, processes: World) -> tuple[BatchLoader, BatchLoader]:
     """Batches of the training split, shuffled and augmented, and of the test split, for this process."""
     train_loader = BatchLoader(
@@ -231,6 +241,8 @@ def _loaders(config: TrainConfig, data: ImageData, processes: World) -> tuple[Ba
 
 def _callbacks(config: TrainConfig, recorder: EpochRecorder, checkpoint: LastCheckpoint) -> list[Callback]:
     callbacks: list[Callback] = [recorder, PictureLogger(recorder.preview), RandomState(), checkpoint]
+    if config.optim.ema_decay:
+        callbacks.insert(1, WeightAverage(config.optim.ema_decay))  # after what saves the tokenizer, before the checkpoint
     if config.run.progress:
         callbacks.append(TrainingBar(refresh_rate=20))
     return callbacks
