@@ -78,7 +78,8 @@ def write_tokenizer(folder: Path, state: dict[str, Tensor], config: dict[str, An
     """Weights and configuration of a tokenizer into `folder`; the configuration last, since it is what makes the folder a tokenizer."""
     # Copies: safetensors refuses tensors that share memory or are not contiguous.
     tensors = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in state.items()}
-    metadata = {"format": "pt", CHECKSUM: fingerprint({}, tensors)}
+    # One entry: the order of several is not the same in every process, and equal weights shall give equal bytes.
+    metadata = {CHECKSUM: fingerprint({}, tensors)}
     write_atomically(folder / WEIGHTS_NAME, lambda path: save_file(tensors, path, metadata=metadata))
     write_json(folder / CONFIG_NAME, {"format_version": FORMAT_VERSION, "vqlab_version": __version__, "tokenizer": config})
     return folder

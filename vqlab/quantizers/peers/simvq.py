@@ -51,6 +51,7 @@ class SimVQCodebook(Codebook):
         return LevelOutput(quantized, indices, loss, {"distortion": commitment * self.dim, "commitment": commitment})
 
     def freeze(self, frozen: bool = True) -> None:
+        super().freeze(frozen)
         self.simvq.code_transform.requires_grad_(not frozen)
 
     def codebook_parameters(self) -> list[nn.Parameter]:
