@@ -61,7 +61,7 @@ CORNERS = (
 )
 
 
-def with_corners(test):  # noqa: ANN001, ANN201
+def with_corners(test):
     for corner in CORNERS:
         test = example(corner)(test)
     return PROPERTY(given(PROBLEMS)(test))
