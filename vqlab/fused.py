@@ -20,7 +20,6 @@ from torch.autograd.function import once_differentiable
 
 from vqlab.assignment import SoftAssignment, check_temperature
 
-
 LN_2 = math.log(2.0)
 
 
@@ -55,25 +54,25 @@ def _row_blocks(n: int, rows: int) -> list[slice]:
 
 
 class Tiling(NamedTuple):
-    """k codes in `count` tiles of `columns`, the last of them filled up."""
+    """k codes in `tiles` tiles of `columns` codes, the last of them filled up."""
 
     k: int
-    count: int
+    tiles: int
     columns: int
 
     def split(self, x: Tensor, fill: float = 0.0) -> Tensor:
-        """(c, k) -> (count, c, columns), contiguous."""
-        padding = self.count * self.columns - self.k
+        """(c, k) -> (tiles, c, columns), contiguous."""
+        padding = self.tiles * self.columns - self.k
         x = torch.nn.functional.pad(x, (0, padding), value=fill) if padding else x
-        return x.view(x.shape[0], self.count, self.columns).transpose(0, 1).contiguous()
+        return x.view(x.shape[0], self.tiles, self.columns).transpose(0, 1).contiguous()
 
     def join(self, x: Tensor) -> Tensor:
-        """(count, c, columns) -> (c, k)."""
+        """(tiles, c, columns) -> (c, k)."""
         return x.transpose(0, 1).reshape(x.shape[1], -1)[:, : self.k]
 
     def block(self, memory: Tensor, rows: int) -> Tensor:
-        """Logits (count, rows, columns) in the first part of a flat memory."""
-        return memory[: self.count * rows * self.columns].view(self.count, rows, self.columns)
+        """Logits (tiles, rows, columns) in the first part of a flat memory."""
+        return memory[: self.tiles * rows * self.columns].view(self.tiles, rows, self.columns)
 
 
 def _tile(k: int) -> Tiling:
@@ -110,7 +109,7 @@ def maximum_rows(s: Tensor, margin: Tensor | float = 0.0, group: int = 32) -> Ro
 
 
 def _maximum_tiles(s: Tensor, margin: Tensor) -> RowMaximum:
-    """Maximum over all codes of logits in tiles: (count, n, columns), margin (n,)."""
+    """Maximum over all codes of logits in tiles: (tiles, n, columns), margin (n,)."""
     if s.shape[0] == 1:
         return maximum_rows(s[0], margin)
     tops = s.amax(-1)
@@ -151,7 +150,7 @@ def _settle(indices: Tensor, contested: Tensor, z: Tensor, p: Tensor) -> Tensor:
 class _SoftAssign(torch.autograd.Function):
     """The fields of `SoftAssignment` from z (n, d), p (k, d), T (); `kept`: whether shares are stored for the backward pass.
 
-    Logits are to base 2, since `exp2` is faster than `exp`, and stand in tiles (count, rows, columns). Shares are relative to the largest
+    Logits are to base 2, since `exp2` is faster than `exp`, and stand in tiles (tiles, rows, columns). Shares are relative to the largest
     one of each token: what they add up to is divided out of the much smaller products.
     """
 
@@ -170,8 +169,8 @@ class _SoftAssign(torch.autograd.Function):
         sums, top = z.new_empty(n, d + 2), z.new_empty(n)
         position = torch.empty(n, dtype=torch.int64, device=z.device)
         contested = torch.empty(n, dtype=torch.bool, device=z.device)
-        total = z.new_zeros(tiling.count, 1, tiling.columns)
-        width = tiling.count * tiling.columns
+        total = z.new_zeros(tiling.tiles, 1, tiling.columns)
+        width = tiling.tiles * tiling.columns
         memory = z.new_empty((n if kept else rows) * width)
         for block in _row_blocks(n, rows):
             share = tiling.block(memory[block.start * width :] if kept else memory, block.stop - block.start)
@@ -179,7 +178,7 @@ class _SoftAssign(torch.autograd.Function):
             top[block], position[block], contested[block] = _maximum_tiles(share, margin[block])
             share.sub_(top[block, None]).exp2_()
             sums[block] = torch.bmm(share, value).sum(0)
-            total.baddbmm_(sums[block, -1].reciprocal().expand(tiling.count, 1, -1), share)
+            total.baddbmm_(sums[block, -1].reciprocal().expand(tiling.tiles, 1, -1), share)
 
         mu, mean_square, partition = sums[:, :d] / sums[:, -1:], sums[:, d] / sums[:, -1], sums[:, -1]
         surprise = partition.log()  # of the largest share, which is 1 / partition
@@ -230,9 +229,9 @@ class _SoftAssign(torch.autograd.Function):
         table = tiling.split(torch.stack([*pc.T, square, g_total, torch.ones_like(square)]))
         # Of ||p||^2 both the values and the logits make use; its row of `g_table` collects both, as the others do for p.
         inner = torch.cat([zc * (2.0 / temperature), (-1.0 / temperature).expand(n, 1)], 1)
-        g_table = zc.new_zeros(tiling.count, d + 1, tiling.columns)
+        g_table = zc.new_zeros(tiling.tiles, d + 1, tiling.columns)
         points = table[:, : d + 1 if need_temperature else d].transpose(1, 2).contiguous()
-        width = tiling.count * tiling.columns
+        width = tiling.tiles * tiling.columns
         work = zc.new_empty(2 - len(kept), min(ctx.rows, n) * width)
         for block in _row_blocks(n, ctx.rows):
             size = block.stop - block.start
@@ -250,8 +249,8 @@ class _SoftAssign(torch.autograd.Function):
             if need_p:
                 outer = (upstream[block] - rest[:, None] * inner[block]) / partition[block, None]
                 # Transposed: (c, rows) @ (rows, k) is twice as fast on CPUs as (k, rows) @ (rows, c).
-                g_table.baddbmm_(outer.T.expand(tiling.count, -1, -1), share)
-                g_table.baddbmm_(inner[block].T.expand(tiling.count, -1, -1), ds)
+                g_table.baddbmm_(outer.T.expand(tiling.tiles, -1, -1), share)
+                g_table.baddbmm_(inner[block].T.expand(tiling.tiles, -1, -1), ds)
         if need_temperature:
             g_temperature = g_temperature - (g_z * zc).sum() / temperature
         g_p = None
@@ -267,14 +266,14 @@ def _query(zc: Tensor) -> Tensor:
 
 
 def _key(pc: Tensor, square: Tensor, temperature: Tensor | float, tiling: Tiling) -> Tensor:
-    """[2p / T, -||p||^2 / T] in tiles: (k, d), (k,) -> (count, d + 1, columns)."""
+    """[2p / T, -||p||^2 / T] in tiles: (k, d), (k,) -> (tiles, d + 1, columns)."""
     key = tiling.split(torch.cat([2.0 * pc.T, -square[None]]) / temperature)
-    key[-1, -1, tiling.k - (tiling.count - 1) * tiling.columns :] = NOWHERE
+    key[-1, -1, tiling.k - (tiling.tiles - 1) * tiling.columns :] = NOWHERE
     return key
 
 
 def _logits(query: Tensor, key: Tensor, out: Tensor) -> Tensor:
-    """query . key in tiles: (n, c), (count, c, columns) -> (count, n, columns)."""
+    """query . key in tiles: (n, c), (tiles, c, columns) -> (tiles, n, columns)."""
     return torch.bmm(query.expand(key.shape[0], -1, -1), key, out=out)
 
 
@@ -316,7 +315,7 @@ def nearest(z: Tensor, p: Tensor, block: int | None = None) -> Tensor:
         position = torch.empty(n, dtype=torch.int64, device=z.device)
         contested = torch.empty(n, dtype=torch.bool, device=z.device)
         rows = _rows_per_block(n, k, z.device, block)
-        memory = z.new_empty(rows * tiling.count * tiling.columns)
+        memory = z.new_empty(rows * tiling.tiles * tiling.columns)
         for part in _row_blocks(n, rows):
             logits = _logits(query[part], key, out=tiling.block(memory, part.stop - part.start))
             _, position[part], contested[part] = _maximum_tiles(logits, margin[part])
