@@ -39,9 +39,9 @@ class Plan:
 
 
 PLANS = {
-    "sst2": Plan(64, None, None, 32, 3),
-    "20news": Plan(64, 6000, 3000, 64, 3),
-    "imdb": Plan(128, 2500, 2500, 32, 2),
+    "sst2": Plan(64, 3000, None, 32, 3),
+    "20news": Plan(48, 2000, 1000, 64, 3),
+    "imdb": Plan(64, 600, 600, 32, 3),
 }
 QUICK = Plan(24, 300, 200, 16, 2)
 METHODS = ("cls", "mean", "max", "attention", "slot", "perceiver", "netvlad", "kmeans", "ddcl")
@@ -143,7 +143,7 @@ def run(settings: Settings) -> Report:
 
 
 def _one_collection(name: str, features: Features, settings: Settings, encoder: TextEncoder, report: Report) -> None:
-    plan, resamples = (QUICK, 20) if settings.quick else (PLANS[name], 200)
+    plan, resamples = (QUICK, 20) if settings.quick else (PLANS[name], 100)
     labels = as_labels(features.test.labels)
     tokens = len(features.train.states) + len(features.test.states)
     report.notes.append(
