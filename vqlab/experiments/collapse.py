@@ -232,13 +232,13 @@ def _token_batches(features: TokenFeatures, size: int, generator: torch.Generato
 
 def run(settings: Settings) -> Report:
     """Both tasks where their data can be had, every method and start, over the seeds."""
-    steps = 30 if settings.quick else 150
+    steps = 30 if settings.quick else 100
     report = Report("collapse", "does a bank of prototypes, slots or latents merge in coupled training")
     report.notes.append(
         f"{PROTOTYPES} vectors of {DIM} channels, {steps} steps of 32 inputs, AdamW {LR}, bank {LR / EPSILON:g}, {settings.seeds} seeds"
     )
     makers: list[Callable[[], Task]] = [
-        lambda: vision_task("sample" if settings.quick else "cifar10", settings, 200 if settings.quick else 2000),
+        lambda: vision_task("sample" if settings.quick else "cifar10", settings, 200 if settings.quick else 1000),
         lambda: text_task("20news", settings),
     ]
     failures = []
