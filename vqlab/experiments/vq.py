@@ -94,7 +94,7 @@ def _claims(use: dict[str, list[list[float]]]) -> list[Claim]:
     first = {name: over_seeds([values[0] for values in own]) for name, own in use.items()}
     lowest = min(values[0] for values in use["ddcl"])
     full: Verdict = "agrees" if lowest == 1 else "partly" if lowest > 0.95 else "disagrees"
-    hard = [name for name in ("vq-plain", "vq-plain-free-latents") if first[name].value < 0.5]
+    hard = [name for name in first if name.startswith("vq-plain") and first[name].value < 0.5]
     return [
         Claim("DDCL: 100 % of the codebook in use from epoch 1", "100 %", f"{first['ddcl']} after epoch 1", full),
         Claim(
