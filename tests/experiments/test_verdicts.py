@@ -47,6 +47,10 @@ def test_orbits() -> None:
 
     assert verdict(0.1, "a", "b") == "agrees"
     assert verdict(0.1, "a") == "partly"
+    scores |= {("c", method): interval(0.7) for method in names}
+    sets["c"] = np.zeros((1, 1))
+    assert verdict(0.1, "a") == "disagrees"  # one setting of three is no agreement
+    del sets["c"]
     assert verdict(-0.1, "a", "b") == verdict(0.005, "a", "b") == "disagrees"  # within what seeds vary
 
 
