@@ -242,7 +242,8 @@ def _loaders(config: TrainConfig, data: ImageData, processes: World) -> tuple[Ba
 def _callbacks(config: TrainConfig, recorder: EpochRecorder, checkpoint: LastCheckpoint) -> list[Callback]:
     callbacks: list[Callback] = [recorder, PictureLogger(recorder.preview), RandomState(), checkpoint]
     if config.optim.ema_decay:
-        callbacks.insert(1, WeightAverage(config.optim.ema_decay))  # after what saves the tokenizer, before the checkpoint
+        # After what saves and draws the tokenizer, before the checkpoint.
+        callbacks.insert(2, WeightAverage(config.optim.ema_decay))
     if config.run.progress:
         callbacks.append(TrainingBar(refresh_rate=20))
     return callbacks
