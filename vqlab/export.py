@@ -82,7 +82,7 @@ def export_encoder(tokenizer: Tokenizer, path: str | Path, format: str = "onnx",
 def export_decoder(tokenizer: Tokenizer, path: str | Path, format: str = "onnx", image_size: int | tuple[int, int] = 32) -> ExportCheck:
     """Write the graph from ids to images, and compare it with `tokenizer.decode_indices` likewise; the same errors."""
     h, w = (image_size, image_size) if isinstance(image_size, int) else image_size
-    factor = tokenizer.backbone.factor
+    factor = tokenizer.factor
     if h % factor or w % factor:
         raise VqlabError(f"the tokenizer cannot be exported: image sides must be multiples of {factor}, got {h}x{w}")
     sizes = tokenizer.quantizer.codebook_sizes

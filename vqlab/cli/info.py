@@ -61,7 +61,7 @@ def _tokenizer(path: Path) -> dict[str, Any]:
         "codebook_dim": quantizer.codebook_dim,
         "latent_dim": quantizer.dim,
         "bits_per_token": float(quantizer.bits_per_token) if quantizer.codebook_sizes else None,
-        "pixels_per_token": [tokenizer.backbone.factor] * 2,
+        "pixels_per_token": [tokenizer.factor] * 2,
         "parameters": tokenizer.num_parameters,
         "bytes": (path / WEIGHTS_NAME).stat().st_size,
     }

@@ -55,6 +55,15 @@ class Layout:
         start = sum(self.codebook_sizes[:level])
         return start, start + self.codebook_sizes[level]
 
+    @property
+    def places_by_level(self) -> tuple[int, ...]:
+        """Ids of one image at each level."""
+        return (self.places,) * len(self.codebook_sizes)
+
+    def by_level(self, sequence: Tensor) -> tuple[Tensor, ...]:
+        """Parts of a sequence (..., length) that belong to each level."""
+        return sequence.split(self.places_by_level, -1)
+
     def flatten(self, ids: Tensor) -> Tensor:
         """Ids (b, h, w, all levels) to sequences (b, length) int64 of shifted ids."""
         kept = ids[..., self.skipped :].long()

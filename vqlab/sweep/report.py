@@ -33,11 +33,11 @@ FIGURES = {
 
 
 class Interval(NamedTuple):
-    """Mean of `count` values and the half width of its 95 % confidence interval; NaN where one value, or none, has no interval."""
+    """Mean of `n` values and the half width of its 95 % confidence interval; NaN where one value, or none, has no interval."""
 
     mean: float
     half: float
-    count: int
+    n: int
 
 
 def confidence_interval(values: list[float], level: float = 0.95) -> Interval:

@@ -68,7 +68,7 @@ def decode_tokens(
             shard = tokens.shard(number)
             paths = [out / image_name(shard.name(i)) for i in range(len(shard))]
             _prepare(paths, overwrite)
-            for places, ids in _batches(shard, batch_size, tokenizer.backbone.factor**2):
+            for places, ids in _batches(shard, batch_size, tokenizer.factor**2):
                 images = tokenizer.decode_indices(ids).mul(255).round().to(torch.uint8).permute(0, 2, 3, 1).cpu()
                 waiting.extend(pool.submit(_write, paths[i], image) for i, image in zip(places, images, strict=True))
                 while len(waiting) > 2 * batch_size:

@@ -28,8 +28,8 @@ from vqlab.tokenizer import Tokenizer
 from vqlab.training.callbacks import EpochRecorder, TrainingBar
 from vqlab.training.checkpoint import LastCheckpoint, RandomState, SafeCheckpointIO, StoppedEarly, check_checkpoint, stop_on_signal
 from vqlab.training.ema import WeightAverage
-from vqlab.training.loggers import PictureLogger, build_loggers, check_loggers
 from vqlab.training.lock import only_training_in, remove_leftovers
+from vqlab.training.loggers import PictureLogger, build_loggers, check_loggers
 from vqlab.training.module import TokenizerModule
 from vqlab.training.records import RunFolder
 from vqlab.training.runtime import Runtime, World, choose_runtime, compile_networks, tune_process, world

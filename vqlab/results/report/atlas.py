@@ -49,7 +49,7 @@ def build_atlases(tokenizer: Tokenizer, images: Tensor, batch_size: int = 250) -
     distances = torch.cat([p[1] for p in passes])
     books = tokenizer.quantizer.codebooks
     return [
-        _atlas(book.codes.detach().float().cpu(), ids[..., level], distances[..., level], images, tokenizer.backbone.factor)
+        _atlas(book.codes.detach().float().cpu(), ids[..., level], distances[..., level], images, tokenizer.factor)
         for level, book in enumerate(books)
     ]
 
