@@ -161,9 +161,9 @@ class Tokenizer(nn.Module):
     def codebook(self, level: int = 0) -> Tensor:
         """Vectors of all ids of one level, as the decoder reads them: (codebook_size, dim).
 
-        In a residual stack or a pyramid the rows of the levels add up to what `embed` gives: a language model that starts with these tables and sums
-        over levels starts with the tokenizer's own vectors. In a cascade only the last level is decoded. level: 0-based, the place on the
-        last axis of ids. Raises ValueError for a level that is not there.
+        In a residual stack or a pyramid the rows of the levels add up to what `embed` gives: a language model that starts with these tables
+        and sums over levels starts with the tokenizer's own vectors. In a cascade only the last level is decoded. level: 0-based, the place
+        on the last axis of ids. Raises ValueError for a level that is not there.
         """
         books, space = self.quantizer.codebooks, self.quantizer.space
         if not 0 <= level < len(books):
