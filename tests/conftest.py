@@ -10,8 +10,11 @@ from typing import Any
 import pytest
 import torch
 
+from vqlab import Tokenizer
 from vqlab.cli.main import train_main
 from vqlab.config import TrainConfig
+from vqlab.data import load_images
+from vqlab.images import as_unit_images
 from vqlab.quantizers import PEER_NAMES, QUANTIZER_NAMES
 
 MakeConfig = Callable[..., TrainConfig]
@@ -91,6 +94,39 @@ def train_golden(golden_root: Path) -> Callable[[str, str], Path]:
 def golden(request: pytest.FixtureRequest, train_golden: Callable[[str, str], Path]) -> Path:
     """The run folder of each quantizer's golden run, in turn; peers are trained more briefly, in tests/training/test_run.py."""
     return train_golden(request.param, request.param)
+
+
+#: Tokenizers of every shape: what encodes, what decodes, how levels stack, and whether tokens have a place.
+TOKENIZER_KINDS: dict[str, dict[str, Any]] = {
+    "conv": {},
+    "conv, hard": {"quantizer": "vqvae"},
+    "conv, ViT decoder": {"decoder": "vit", "vit": {"width": 12, "depth": 1, "heads": 1}},
+    "timm": {
+        "encoder": "timm:vit_tiny_patch16_224",
+        "timm": {"patch_size": 4, "image_size": 32, "options": {"depth": 1, "embed_dim": 24, "num_heads": 2}},
+        "conv": {"width": 8, "residual_blocks": 0, "residual_width": 4},
+    },
+    "titok": {"encoder": "titok", "titok": {"tokens": 6, "width": 12, "depth": 1, "heads": 1}, "conv": {}},
+    "residual": {"levels": 2, "codebook_size": [16, 8]},
+    "cascade": {"levels": 2, "codebook_size": [16, 8], "topology": "cascade"},
+    "pyramid": {"levels": 3, "codebook_size": [8, 8, 16], "topology": "pyramid"},
+    "pyramid, hard": {"quantizer": "vqvae", "levels": 2, "codebook_size": [8, 16], "topology": "pyramid"},
+    "titok, residual": {"encoder": "titok", "titok": {"tokens": 6, "width": 12, "depth": 1, "heads": 1}, "conv": {}, "levels": 2},
+}
+
+
+@pytest.fixture(params=TOKENIZER_KINDS)
+def any_tokenizer(request: pytest.FixtureRequest) -> Tokenizer:
+    """A small tokenizer of each kind in turn, for 32x32 images, whose codes have seen a batch, in eval() mode."""
+    torch.manual_seed(0)
+    small = {"codebook_size": 16, "codebook_dim": 4, "conv": {"width": 8, "residual_blocks": 0, "residual_width": 4}}
+    tokenizer = Tokenizer(TrainConfig.from_dict({**small, **TOKENIZER_KINDS[request.param]}).tokenizer_config())
+    images = as_unit_images(load_images("sample").train.plain(torch.arange(32)))
+    with torch.no_grad():
+        for _ in range(2):
+            tokenizer(images)
+            tokenizer.quantizer.after_step()
+    return tokenizer.eval()
 
 
 @pytest.fixture(autouse=True)

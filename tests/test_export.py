@@ -76,3 +76,15 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     assert "100.00% of the ids" in capsys.readouterr().out
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["decoder.pt2", "encoder.pt2"]
     assert main(["export", str(tmp_path / "tok"), "--format", "x"]) == 2
+
+
+def test_every_kind_of_tokenizer(any_tokenizer: Tokenizer, tmp_path: Path) -> None:
+    assert export_encoder(any_tokenizer, tmp_path / "encoder.pt2", "torch", 32).equal >= 0.999
+    assert export_decoder(any_tokenizer, tmp_path / "decoder.pt2", "torch", 32).difference < 1e-4
+    images = torch.rand(3, 3, 32, 32)
+    ids = any_tokenizer.encode(images)
+    assert torch.export.load(tmp_path / "encoder.pt2").module()(images).shape == ids.shape
+    decoded = torch.export.load(tmp_path / "decoder.pt2").module()(ids)
+    torch.testing.assert_close(decoded, any_tokenizer.decode_indices(ids), atol=1e-4, rtol=1e-4)
+    with pytest.raises(VqlabError, match="31x32"):
+        export_encoder(any_tokenizer, tmp_path / "x", "torch", (31, 32))

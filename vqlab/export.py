@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from vqlab.errors import VqlabError
 from vqlab.optional import require
+from vqlab.quantizers.pyramid import PyramidQuantizer
 from vqlab.storage import write_atomically
 
 if TYPE_CHECKING:
@@ -69,7 +70,7 @@ def export_encoder(tokenizer: Tokenizer, path: str | Path, format: str = "onnx",
     format: "onnx" (needs the extra `export`) or "torch".  image_size: both sides, or (h, w). Raises VqlabError for an unknown format, a
     missing library, a tokenizer that cannot be exported, and where fewer than EQUAL_IDS of the ids are equal; nothing is written then.
     """
-    h, w = (image_size, image_size) if isinstance(image_size, int) else image_size
+    h, w = _sides(tokenizer, image_size)
     generator = torch.Generator().manual_seed(0)
     examples = [torch.rand(batch, tokenizer.channels, h, w, generator=generator) for batch in (1, 5)]
     try:
@@ -81,17 +82,38 @@ def export_encoder(tokenizer: Tokenizer, path: str | Path, format: str = "onnx",
 
 def export_decoder(tokenizer: Tokenizer, path: str | Path, format: str = "onnx", image_size: int | tuple[int, int] = 32) -> ExportCheck:
     """Write the graph from ids to images, and compare it with `tokenizer.decode_indices` likewise; the same errors."""
-    h, w = (image_size, image_size) if isinstance(image_size, int) else image_size
-    factor = tokenizer.factor
-    if h % factor or w % factor:
-        raise VqlabError(f"the tokenizer cannot be exported: image sides must be multiples of {factor}, got {h}x{w}")
-    sizes = tokenizer.quantizer.codebook_sizes
-    if not sizes:
+    h, w = _sides(tokenizer, image_size)
+    if not tokenizer.quantizer.codebook_sizes:
         raise VqlabError("the tokenizer cannot be exported: a tokenizer without a quantizer has no ids")
     generator = torch.Generator().manual_seed(0)
-    grid = (h // factor, w // factor)
-    examples = [torch.stack([torch.randint(size, (batch, *grid), generator=generator) for size in sizes], -1) for batch in (1, 5)]
+    examples = [_random_ids(tokenizer, batch, tokenizer.token_grid(h, w), generator) for batch in (1, 5)]
     return _export(DecoderGraph(tokenizer), examples, Path(path), format, "ids", "images")
+
+
+def _sides(tokenizer: Tokenizer, image_size: int | tuple[int, int]) -> tuple[int, int]:
+    """Sides of the images that a graph is fixed to; VqlabError where they would be padded, which a graph does not do."""
+    h, w = (image_size, image_size) if isinstance(image_size, int) else image_size
+    try:
+        padded = tokenizer.padded_size(h, w)
+    except ValueError as error:
+        raise VqlabError(f"the tokenizer cannot be exported: {error}") from error
+    if padded != (h, w):
+        wanted = f"{padded[0]}x{padded[1]}" if hasattr(tokenizer.encoder, "fixed_size") else f"multiples of {tokenizer.factor}"
+        raise VqlabError(f"the tokenizer cannot be exported: image sides must be {wanted}, got {h}x{w}")
+    return h, w
+
+
+def _random_ids(tokenizer: Tokenizer, batch: int, grid: tuple[int, ...], generator: torch.Generator) -> Tensor:
+    """Ids that an image could have: in a pyramid the same within each cell."""
+    levels = []
+    for level, size in enumerate(tokenizer.quantizer.codebook_sizes):
+        ids = torch.randint(size, (batch, *grid), generator=generator)
+        if isinstance(tokenizer.quantizer, PyramidQuantizer):
+            cell = tokenizer.quantizer.cell(level)
+            rows, columns = (torch.arange(side) // cell * cell for side in grid)
+            ids = ids[:, rows][:, :, columns]
+        levels.append(ids)
+    return torch.stack(levels, -1)
 
 
 def _export(graph: nn.Module, examples: list[Tensor], path: Path, format: str, source: str, target: str) -> ExportCheck:

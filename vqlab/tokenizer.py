@@ -149,9 +149,14 @@ class Tokenizer(nn.Module):
         return height // self.factor, width // self.factor
 
     @property
+    def quantizes_sequences(self) -> bool:
+        """Whether the tokens of an image are a sequence (n, levels) in place of a grid (h', w', levels)."""
+        return isinstance(self.backbone, TitokConfig)
+
+    @property
     def _single_dims(self) -> int:
         """Axes of one image's ids."""
-        return 2 if isinstance(self.backbone, TitokConfig) else 3
+        return 2 if self.quantizes_sequences else 3
 
     def decode(self, quantized: Tensor) -> Tensor:
         """Vectors on the grid to images, with gradients: (b, dim, h', w') -> (b, c, h, w) float32, not clamped."""

@@ -83,3 +83,25 @@ def test_features_that_a_tokenizer_cannot_give_are_refused_by_name(make_tokenize
     assert set(available_features(make_tokenizer("ddcl"))) == set(FEATURES)
     with pytest.raises(VqlabError, match="soft_histogram"):
         image_features(make_tokenizer("vqvae"), IMAGES, ["soft_histogram"])
+
+
+def test_every_kind_of_tokenizer_gives_its_features(any_tokenizer: Tokenizer) -> None:
+    names = available_features(any_tokenizer)
+    assert "hard_histogram" in names
+    split = load_images("sample").test
+    whole = image_features(any_tokenizer, split, names, 150)
+    for name, vectors in whole.items():
+        assert vectors.shape[0] == len(split)
+        assert np.isfinite(vectors).all()
+        np.testing.assert_allclose(image_features(any_tokenizer, IMAGES, [name])[name], vectors[:6], atol=1e-5)
+    for name in ("hard_histogram", "soft_histogram"):
+        if name in whole:
+            levels = np.split(whole[name] ** 2, np.cumsum(any_tokenizer.quantizer.codebook_sizes)[:-1], axis=1)
+            if name == "hard_histogram":
+                np.testing.assert_allclose([level.sum(1) for level in levels], 1, atol=1e-5)
+    assert whole["pooled_encoder"].shape[1] == any_tokenizer.quantizer.dim
+
+
+def test_images_that_would_be_padded_are_refused(make_tokenizer: MakeTokenizer) -> None:
+    with pytest.raises(VqlabError, match="30x32"):
+        image_features(make_tokenizer("ddcl"), IMAGES[:, :, :30], ["encoder_map"])

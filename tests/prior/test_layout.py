@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from vqlab import VqlabError
+from vqlab import Tokenizer, VqlabError
 from vqlab.config import TrainConfig
+from vqlab.data import load_images
 from vqlab.prior.layout import Layout
 from vqlab.quantizers import build_quantizer
 
@@ -47,3 +48,31 @@ def test_refused() -> None:
         Layout.of(build_quantizer(config["latent_dim"], config["quantizer"]), 4, 4)
     with pytest.raises(ValueError, match="expected ids"):
         Layout(4, 4, (8,)).flatten(torch.zeros(2, 4, 5, 1, dtype=torch.long))
+
+
+def test_a_pyramid_has_each_coarse_id_once_coarse_levels_first(any_tokenizer: Tokenizer) -> None:
+    ids = any_tokenizer.encode(load_images("sample").test.plain(torch.arange(5)))
+    layout = Layout.of(any_tokenizer.quantizer, *any_tokenizer.token_grid(32, 32))
+    sequence = layout.flatten(ids)
+    assert sequence.shape == (5, layout.length)
+    assert layout.length == sum(any_tokenizer.quantizer.tokens_per_level(any_tokenizer.token_grid(32, 32)))
+    back = layout.unflatten(sequence)
+    kept = slice(layout.skipped, None)
+    assert torch.equal(back[..., kept], ids[..., kept])
+    torch.testing.assert_close(any_tokenizer.decode_indices(back), any_tokenizer.decode_indices(ids))
+    levels = [layout.level_of(position) for position in range(layout.length)]
+    assert levels == sorted(levels)
+    for level, part in enumerate(layout.by_level(sequence)):
+        start, end = layout.span(level)
+        assert int(part.min()) >= start
+        assert int(part.max()) < end
+
+
+def test_a_pyramid_on_a_grid_that_its_cells_do_not_divide() -> None:
+    layout = Layout(3, 5, (4, 9), pyramid=True)
+    assert (layout.places_by_level, layout.length) == ((6, 15), 21)
+    sequence = torch.cat([torch.randint(4, (2, 6)), 4 + torch.randint(9, (2, 15))], 1)
+    ids = layout.unflatten(sequence)
+    assert ids.shape == (2, 3, 5, 2)
+    assert torch.equal(layout.flatten(ids), sequence)
+    assert ids[0, 2, 4, 0] == sequence[0, 5]

@@ -156,6 +156,28 @@ def test_a_stopped_training_goes_on_as_if_it_had_not_stopped(
     assert (whole / "metrics.csv").read_text() == (parts / "metrics.csv").read_text()
 
 
+def test_a_prior_of_every_kind_of_tokenizer(any_tokenizer: Tokenizer, data: ImageData, tmp_path: Path) -> None:
+    path = train_prior(any_tokenizer, data, replace(TINY, steps=2), tmp_path / "prior")
+    prior, loaded = PriorFolder(path).load()
+    figures = json.loads((path / "summary.json").read_text())
+    counts = any_tokenizer.quantizer.tokens_per_level(any_tokenizer.token_grid(32, 32))
+    assert prior.layout.length == sum(counts)
+    assert figures["bits_per_image"] == pytest.approx(figures["bits_per_token"] * sum(counts))
+    assert sum(
+        level["bits_per_token"] * count for level, count in zip(figures["levels"], filter(None, counts), strict=True)
+    ) == pytest.approx(figures["bits_per_image"])
+    images, _ = sample_images(prior, loaded, 10)
+    assert images.shape == (10, 3, 32, 32)
+    assert torch.isfinite(images).all()
+
+
+def test_images_that_would_be_padded_are_refused(tokenizer: Tokenizer, data: ImageData, tmp_path: Path) -> None:
+    cut = ImageSplit(data.train.plain(torch.arange(20))[..., :30].contiguous(), data.train.labels[:20])
+    with pytest.raises(VqlabError, match="32x30"):
+        train_prior(tokenizer, replace(data, train=cut), TINY, tmp_path / "prior")
+    assert not (tmp_path / "prior").exists()
+
+
 def test_every_image_once_an_epoch() -> None:
     loop = module._Loop(Prior(LAYOUT, (), width=16, layers=1, heads=2), replace(SMALL, batch_size=10))
     epochs = []

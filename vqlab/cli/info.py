@@ -62,6 +62,7 @@ def _tokenizer(path: Path) -> dict[str, Any]:
         "latent_dim": quantizer.dim,
         "bits_per_token": float(quantizer.bits_per_token) if quantizer.codebook_sizes else None,
         "pixels_per_token": [tokenizer.factor] * 2,
+        "sequence": tokenizer.quantizes_sequences,
         "parameters": tokenizer.num_parameters,
         "bytes": (path / WEIGHTS_NAME).stat().st_size,
     }

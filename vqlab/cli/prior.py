@@ -5,15 +5,14 @@ from __future__ import annotations
 import json
 import shlex
 import sys
-from dataclasses import fields
+from dataclasses import Field, fields
 from pathlib import Path
 from typing import Any
 
 from jsonargparse import ArgumentParser, Namespace
 
 from vqlab.cli.command import Command
-from vqlab.cli.shared import load_tokenizer
-from vqlab.data import DATA_SETS, load_images
+from vqlab.cli.shared import add_data_arguments, load_data, load_tokenizer
 from vqlab.errors import VqlabError
 from vqlab.prior import PriorConfig, resume_prior, train_prior
 from vqlab.prior.storage import PriorFolder
@@ -33,8 +32,12 @@ HELP = {
     "save_every": "steps between checkpoints",
     "log_every": "steps between rows of metrics.csv",
     "precision": "auto, bf16 or float32",
-    "data": f"data set: {', '.join(DATA_SETS)}",
 }
+
+
+def own_fields() -> list[Field[Any]]:
+    """Settings of a prior but for its data, which has options of its own."""
+    return [field for field in fields(PriorConfig) if field.name != "data"]
 
 
 def add_prior_arguments(parser: ArgumentParser) -> None:
@@ -42,9 +45,9 @@ def add_prior_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("tokenizer", type=Path, nargs="?", default=None, help="folder of a tokenizer, or of a run that holds one")
     parser.add_argument("--out", type=Path, default=None, help="new folder of the prior; default priors/NAME")
     parser.add_argument("--resume", type=Path, default=None, help="go on with the prior in this folder; takes no other option")
-    parser.add_argument("--data_root", type=Path, default=Path("data"), help="folder that holds the data sets")
+    add_data_arguments(parser)
     parser.add_argument("--threads", type=int, default=0, help="CPU threads, 0 for all cores")
-    for field in fields(PriorConfig):
+    for field in own_fields():
         parser.add_argument(f"--{field.name}", type=type(field.default), default=field.default, help=HELP[field.name])
     parser.add_argument("--json", action="store_true", help="print JSON")
 
@@ -59,11 +62,11 @@ def run_prior(options: Namespace) -> None:
     else:
         if options.tokenizer is None:
             raise VqlabError("name the tokenizer whose ids are to be modelled, or a prior to --resume")
-        config = PriorConfig(**{field.name: options[field.name] for field in fields(PriorConfig)})
+        config = PriorConfig(data=options.data, **{field.name: options[field.name] for field in own_fields()})
         out = options.out or Path("priors") / options.tokenizer.resolve().name
         if out.exists():
             raise VqlabError(f"{out} exists already: choose another --out, or go on with --resume {out}")
-        tokenizer, data = load_tokenizer(options.tokenizer), load_images(config.data, options.data_root)
+        tokenizer, data = load_tokenizer(options.tokenizer), load_data(options)
         path = train_prior(tokenizer, data, config, out, shlex.join(["vqlab", *sys.argv[1:]]))
     figures = json.loads(PriorFolder(path).summary.read_text(encoding="utf-8"))
     print(json.dumps(figures, indent=2) if options.json else _text(path, figures))

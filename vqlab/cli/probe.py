@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
 from jsonargparse import ArgumentParser, Namespace
 
 from vqlab.cli.command import Command
-from vqlab.cli.shared import add_tokenizer_argument, load_tokenizer
-from vqlab.data import DATA_SETS, load_images
+from vqlab.cli.shared import add_data_arguments, add_tokenizer_argument, load_data, load_tokenizer
 from vqlab.downstream.features import FEATURES
 from vqlab.downstream.probe import FLOORS, ProbeReport, probe
 from vqlab.training.runtime import tune_process
@@ -18,8 +16,7 @@ from vqlab.training.runtime import tune_process
 def add_probe_arguments(parser: ArgumentParser) -> None:
     """Options of `vqlab probe`."""
     add_tokenizer_argument(parser)
-    parser.add_argument("--data", type=str, default="cifar10", help=f"data set: {', '.join(DATA_SETS)}")
-    parser.add_argument("--data_root", type=Path, default=Path("data"), help="folder that holds the data sets")
+    add_data_arguments(parser)
     parser.add_argument(
         "--features", type=str, nargs="+", default=[], help=f"default all that apply of {', '.join((*FLOORS, *FEATURES))}", metavar="NAME"
     )
@@ -36,7 +33,7 @@ def run_probe(options: Namespace) -> None:
     tokenizer = load_tokenizer(options.tokenizer)
     report = probe(
         tokenizer,
-        load_images(options.data, options.data_root),
+        load_data(options),
         names=options.features,
         train_images=options.train_images,
         neighbours=options.neighbours,

@@ -6,11 +6,12 @@ import json
 from pathlib import Path
 from typing import Any
 
+import torch
 from jsonargparse import ArgumentParser, Namespace
-from torch import Tensor
 
 from vqlab.cli.command import Command
-from vqlab.data import DATA_SETS, load_images
+from vqlab.cli.shared import add_data_arguments, load_data
+from vqlab.data import Split
 from vqlab.errors import VqlabError
 from vqlab.metrics.features import IMAGE_FEATURES, load_features
 from vqlab.metrics.frechet import FrechetDistance
@@ -39,8 +40,7 @@ def add_sample_arguments(parser: ArgumentParser) -> None:
         help=f"also measure the Fréchet distance to the test images, with features of {', '.join(IMAGE_FEATURES)}",
     )
     parser.add_argument("--fd_images", type=int, default=2000, help="images to draw for it, compared with as many test images")
-    parser.add_argument("--data", type=str, default="cifar10", help=f"data set of the test images: {', '.join(DATA_SETS)}")
-    parser.add_argument("--data_root", type=Path, default=Path("data"), help="folder that holds the data sets")
+    add_data_arguments(parser)
     parser.add_argument("--threads", type=int, default=0, help="CPU threads, 0 for all cores")
     parser.add_argument("--json", action="store_true", help="print JSON")
 
@@ -59,7 +59,7 @@ def run_sample(options: Namespace) -> None:
     path = save(samples_figure(grid, prior.classes), options.out or options.prior / "samples.png")
     report: dict[str, Any] = {"picture": str(path), "images": len(images), **settings}
     if options.fd:
-        test = load_images(options.data, options.data_root).test.images
+        test = load_data(options).test
         report |= sample_distance(prior, tokenizer, test, options.fd, options.fd_images, settings)
     if options.json:
         print(json.dumps(report, indent=2))
@@ -70,9 +70,9 @@ def run_sample(options: Namespace) -> None:
 
 
 def sample_distance(
-    prior: Prior, tokenizer: Tokenizer, test: Tensor, features: str, count: int, settings: dict[str, Any]
+    prior: Prior, tokenizer: Tokenizer, test: Split, features: str, count: int, settings: dict[str, Any]
 ) -> dict[str, float]:
-    """The distance, as fd_NAME, of `count` drawn images to the first `count` test images (n, 3, h, w) uint8, and fd_images = count.
+    """The distance, as fd_NAME, of `count` drawn images to the first `count` test images, and fd_images = count.
 
     VqlabError where there are fewer test images, or fewer than two images to draw.
     """
@@ -80,7 +80,7 @@ def sample_distance(
         raise VqlabError(f"fd_images must lie in 2..{len(test)}, got {count}")
     distance = FrechetDistance(load_features(features))
     drawn, _ = sample_images(prior, tokenizer, count, **settings)
-    for images, real in ((test[:count], True), (drawn, False)):
+    for images, real in ((test.plain(torch.arange(count)), True), (drawn, False)):
         for batch in progress(images.split(100), distance.name, total=-(-count // 100)):
             distance.update(batch, real=real)
     return {distance.name: distance.compute(), "fd_images": count}

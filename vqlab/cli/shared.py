@@ -7,7 +7,7 @@ from typing import Any
 
 from jsonargparse import ArgumentParser, Namespace
 
-from vqlab.data import DATA_HELP, FilesConfig
+from vqlab.data import DATA_HELP, FilesConfig, ImageData, load_images
 from vqlab.tokenizer import Tokenizer
 
 
@@ -28,6 +28,12 @@ def data_options(options: Namespace) -> dict[str, Any]:
     """The arguments data, data_root, image_size and files of `vqlab.cli.evaluate.evaluate`."""
     files = FilesConfig(**options.files.as_dict())
     return {"data": options.data, "data_root": options.data_root, "image_size": options.image_size, "files": files}
+
+
+def load_data(options: Namespace) -> ImageData:
+    """The data set that `add_data_arguments` names."""
+    chosen = data_options(options)
+    return load_images(chosen.pop("data"), chosen.pop("data_root"), **chosen)
 
 
 def tokenizer_folder(folder: Path) -> Path:

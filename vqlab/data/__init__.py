@@ -1,6 +1,6 @@
 """Images: files, data sets, and batches of them."""
 
-from vqlab.data.arrays import ImageData, ImageSplit, Split
+from vqlab.data.arrays import ImageData, ImageSplit, Split, all_images
 from vqlab.data.augment import random_crop_flip
 from vqlab.data.files import FilesConfig
 from vqlab.data.find import find_images
@@ -19,6 +19,7 @@ __all__ = [
     "ImageSize",
     "ImageSplit",
     "Split",
+    "all_images",
     "as_size",
     "check_data",
     "find_images",

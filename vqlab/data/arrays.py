@@ -81,6 +81,11 @@ class ImageSplit:
         return self.images[:count]
 
 
+def all_images(split: Split) -> Tensor:
+    """All plain images of a split in memory: uint8 (n, 3, h, w), without a copy where they are there already."""
+    return split.images if isinstance(split, ImageSplit) else split.plain(torch.arange(len(split)))
+
+
 @dataclass(frozen=True)
 class ImageData:
     """A data set: its name, its two splits and the names of its classes (label i is classes[i]).

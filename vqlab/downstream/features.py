@@ -11,7 +11,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from vqlab import assignment
+from vqlab.data import Split
 from vqlab.errors import VqlabError
+from vqlab.evaluation import check_sides
 from vqlab.images import as_unit_images
 from vqlab.progress import progress
 from vqlab.quantizers import Codebook, DDCLCodebook, QuantizerOutput
@@ -24,8 +26,8 @@ Vectors = NDArray[np.float32]
 class Pass:
     """One batch that went through encoder and quantizer.
 
-    features: encoder output (b, dim, h, w).  out: the quantizer's output, ids of the hard chain included.
-    soft: mean_n q_n over each image's tokens, (b, K), of every soft level that was asked for.
+    features: encoder output (b, dim, h, w), or (b, n, dim) where tokens are a sequence.  out: the quantizer's output, ids of the hard
+    chain included.  soft: mean_n q_n over each image's tokens, (b, K), of every soft level that was asked for.
     """
 
     tokenizer: Tokenizer
@@ -55,13 +57,18 @@ def soft_histogram(batch: Pass) -> Tensor:
 
 
 def pooled_centroids(batch: Pass) -> Tensor:
-    """Mean over the grid of what the quantizer hands on, soft centroids or codes: (b, dim)."""
-    return batch.out.quantized.flatten(2).mean(2)
+    """Mean over the tokens of what the quantizer hands on, soft centroids or codes: (b, dim)."""
+    return _pooled(batch.out.quantized)
 
 
 def pooled_encoder(batch: Pass) -> Tensor:
-    """Mean over the grid of the encoder's output: (b, dim)."""
-    return batch.features.flatten(2).mean(2)
+    """Mean over the tokens of the encoder's output: (b, dim)."""
+    return _pooled(batch.features)
+
+
+def _pooled(vectors: Tensor) -> Tensor:
+    """(b, dim, h, w) or (b, n, dim) -> (b, dim)"""
+    return vectors.flatten(2).mean(2) if vectors.dim() == 4 else vectors.mean(1)
 
 
 def encoder_map(batch: Pass) -> Tensor:
@@ -95,17 +102,21 @@ def available_features(tokenizer: Tokenizer) -> tuple[str, ...]:
 
 
 @torch.no_grad()
-def image_features(tokenizer: Tokenizer, images: Tensor, names: Sequence[str], batch_size: int = 500) -> dict[str, Vectors]:
-    """Vectors of uint8 images (n, c, h, w) under each name: float32 (n, dimensions).
+def image_features(tokenizer: Tokenizer, images: Tensor | Split, names: Sequence[str], batch_size: int = 500) -> dict[str, Vectors]:
+    """Vectors of uint8 images (n, c, h, w), or of a split's plain images, under each name: float32 (n, dimensions).
 
-    The tokenizer must be in `eval()` mode. VqlabError for a name that is unknown or that this tokenizer cannot give.
+    The tokenizer must be in `eval()` mode. VqlabError for a name that is unknown or that this tokenizer cannot give, and for images that
+    it would pad.
     """
+    check_sides((images.shape[2], images.shape[3]) if isinstance(images, Tensor) else images.image_size, tokenizer)
     for name in names:
         if name not in available_features(tokenizer):
             raise VqlabError(f"this tokenizer has no feature {name!r}: choose from {', '.join(available_features(tokenizer))}")
     device = next(tokenizer.parameters()).device
     parts: dict[str, list[Tensor]] = {name: [] for name in names}
-    for chunk in progress(images.split(batch_size), "encode", total=-(-len(images) // batch_size)):
+    chunks = torch.arange(len(images)).split(batch_size)
+    for chosen in progress(chunks, "encode", total=len(chunks)):
+        chunk = images[chosen] if isinstance(images, Tensor) else images.plain(chosen)
         batch = encode_batch(tokenizer, as_unit_images(chunk, tokenizer.channels).to(device), soft="soft_histogram" in names)
         for name in names:
             parts[name].append(FEATURES[name](batch).float().cpu())

@@ -12,9 +12,10 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
-from vqlab.data import ImageData, ImageSplit
+from vqlab.data import ImageData, ImageSplit, Split, all_images
 from vqlab.downstream.features import FEATURES, Vectors, available_features, image_features
 from vqlab.errors import VqlabError
 from vqlab.optional import require
@@ -70,13 +71,16 @@ def probe(
 
     train_images: use only so many training images, the first ones.  neighbours: k of k-NN (majority, Euclidean distance).  iterations: most
     steps of the linear classifier's optimizer (L-BFGS).
-    Raises VqlabError for an unknown name, fewer images than classes or neighbours, or where scikit-learn is missing.
+    Raises VqlabError for an unknown name, images that the tokenizer would pad, one class alone, fewer images than classes or neighbours, or
+    where scikit-learn is missing.
     """
     require("sklearn", "downstream", "vqlab probe")
     chosen = tuple(names) or (*FLOORS, *available_features(tokenizer))
     for name in chosen:
         if name not in FLOORS and name not in FEATURES:
             raise VqlabError(f"unknown feature {name!r}: choose from {', '.join((*FLOORS, *FEATURES))}")
+    if len(data.classes) < 2:
+        raise VqlabError(f"{data.name} has one class, so that there is nothing to tell apart")
     train = _first(data.train, train_images)
     needed = max(neighbours, 2 * len(data.classes))
     if len(train) < needed or neighbours < 1 or iterations < 1:
@@ -85,7 +89,7 @@ def probe(
     vectors = [_vectors(tokenizer, split, own, batch_size) for split in (train, data.test)]
     if set(FLOORS) & set(chosen):
         for found, split in zip(vectors, (train, data.test), strict=True):
-            found["pixels"] = split.images.flatten(1).numpy().astype(np.float32) / np.float32(255)
+            found["pixels"] = all_images(split).flatten(1).numpy().astype(np.float32) / np.float32(255)
     if "pca" in chosen:
         vectors[0]["pca"], vectors[1]["pca"] = _principal_components(vectors[0]["pixels"], vectors[1]["pixels"])
     labels, test_labels = train.labels.numpy(), data.test.labels.numpy()
@@ -146,13 +150,13 @@ def _principal_components(train: Vectors, test: Vectors) -> tuple[Vectors, Vecto
     return pca.transform(train), pca.transform(test)
 
 
-def _vectors(tokenizer: Tokenizer, split: ImageSplit, names: Sequence[str], batch_size: int) -> dict[str, Vectors]:
-    return image_features(tokenizer, split.images, names, batch_size) if names else {}
+def _vectors(tokenizer: Tokenizer, split: Split, names: Sequence[str], batch_size: int) -> dict[str, Vectors]:
+    return image_features(tokenizer, split, names, batch_size) if names else {}
 
 
-def _first(split: ImageSplit, count: int | None) -> ImageSplit:
+def _first(split: Split, count: int | None) -> Split:
     if count is None:
         return split
     if not 1 <= count <= len(split):
         raise VqlabError(f"train_images must lie in 1..{len(split)}, got {count}")
-    return ImageSplit(split.images[:count], split.labels[:count])
+    return ImageSplit(split.plain(torch.arange(count)), split.labels[:count])

@@ -64,15 +64,15 @@ class Prior(nn.Module):
         return self.layout.vocabulary + labels.to(device)[:, None]
 
     def nats(self, ids: Tensor, labels: Tensor | None = None) -> Tensor:
-        """-log p of every id, in nats: ids (b, h, w, levels) -> (b, length), in the order of the layout."""
+        """-log p of every id, in nats: ids (b, h, w, levels) or (b, n, levels) -> (b, length), in the order of the layout."""
         sequence = self.layout.flatten(ids.to(next(self.parameters()).device))
         inputs = torch.cat([self.start(labels, len(ids)), sequence[:, :-1]], 1)
         hidden = self.gpt.transformer(inputs, use_cache=False).last_hidden_state
         parts = []
-        for level in range(len(self.layout.codebook_sizes)):
-            here = slice(level * self.layout.places, (level + 1) * self.layout.places)
-            logits = self.logits(hidden[:, here], level)
-            targets = sequence[:, here] - self.layout.span(level)[0]
+        hidden_by_level = hidden.split(self.layout.places_by_level, 1)
+        for level, (states, shifted) in enumerate(zip(hidden_by_level, self.layout.by_level(sequence), strict=True)):
+            logits = self.logits(states, level)
+            targets = shifted - self.layout.span(level)[0]
             parts.append(nn.functional.cross_entropy(logits.transpose(1, 2), targets, reduction="none"))
         return torch.cat(parts, 1)
 
@@ -97,6 +97,8 @@ class Prior(nn.Module):
             "grid": [layout.height, layout.width],
             "codebook_sizes": list(layout.codebook_sizes),
             "skipped_levels": layout.skipped,
+            "pyramid": layout.pyramid,
+            "sequential": layout.sequential,
             "classes": list(self.classes),
             **self.settings,
         }
@@ -105,7 +107,8 @@ class Prior(nn.Module):
     def from_config(cls, config: dict[str, Any]) -> Prior:
         """A fresh prior from `config()`."""
         height, width = config["grid"]
-        layout = Layout(height, width, tuple(config["codebook_sizes"]), config["skipped_levels"])
+        kind = {name: bool(config.get(name, False)) for name in ("pyramid", "sequential")}
+        layout = Layout(height, width, tuple(config["codebook_sizes"]), config["skipped_levels"], **kind)
         return cls(layout, tuple(config["classes"]), width=config["width"], layers=config["layers"], heads=config["heads"])
 
 

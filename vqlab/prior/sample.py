@@ -21,7 +21,7 @@ def sample_ids(
     temperature: float = 1.0,
     top_k: int = 0,
 ) -> Tensor:
-    """Draw ids id by id, with the keys and values of earlier ones kept: (count, h, w, levels) int64.
+    """Draw ids id by id, with the keys and values of earlier ones kept: (count, h, w, levels) int64, or (count, n, levels).
 
     labels: (count,) for a class-conditional prior, None for an unconditional one.  generator: of the CPU; the same state gives the same
     ids.  temperature: divides the scores, 0 takes the likeliest id.  top_k: draw from the k likeliest ids only, 0 for all.
@@ -34,7 +34,7 @@ def sample_ids(
     layout = prior.layout
     latest, cache, drawn = prior.start(labels, count), prior.new_cache(), []
     for position in progress(range(layout.length), "sample", "id", total=layout.length):
-        level = position // layout.places
+        level = layout.level_of(position)
         scores = prior.logits(prior.advance(latest, cache), level).cpu()
         latest = (layout.span(level)[0] + _draw(scores, generator, temperature, top_k)).to(latest.device)
         drawn.append(latest)

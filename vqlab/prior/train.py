@@ -14,6 +14,7 @@ from torch import Generator, Tensor, nn
 
 from vqlab.data import ImageData, Split
 from vqlab.errors import VqlabError
+from vqlab.evaluation import check_sides
 from vqlab.prior.config import PriorConfig
 from vqlab.prior.layout import Layout
 from vqlab.prior.model import Prior, bits
@@ -34,7 +35,7 @@ FINAL_LR = 0.05
 
 @dataclass(frozen=True)
 class Tokens:
-    """What a prior learns from and is measured on: ids (n, h, w, levels) and labels (n,) of both splits."""
+    """What a prior learns from and is measured on: ids (n, h, w, levels), or (n, tokens, levels), and labels (n,) of both splits."""
 
     train_ids: Tensor
     train_labels: Tensor
@@ -68,12 +69,14 @@ def train_prior(tokenizer: Tokenizer, data: ImageData, config: PriorConfig, out:
     """Train a prior on the ids of the training split, measure it on the test split, and return its new folder `out`.
 
     The folder keeps the tokenizer, the tokens and a checkpoint, so that `resume_prior` needs nothing else.  command: kept in config.json.
-    Raises VqlabError where `out` exists or the tokenizer has no ids, NonFiniteError where the loss is no number, and KeyboardInterrupt,
-    saying how to go on, after Ctrl-C.
+    Raises VqlabError where `out` exists, the tokenizer has no ids or would pad the images, NonFiniteError where the loss is no number, and
+    KeyboardInterrupt, saying how to go on, after Ctrl-C.
     """
     paths = PriorFolder(Path(out))
     if paths.path.exists():
         raise VqlabError(f"{out} exists already: choose another folder, or go on with vqlab prior --resume {out}")
+    for split in (data.train, data.test):
+        check_sides(split.image_size, tokenizer)
     height, width = data.train.image_size
     layout = Layout.of(tokenizer.quantizer, *tokenizer.token_grid(height, width))
     prior = _fresh(layout, data.classes if config.conditional else (), config)

@@ -103,7 +103,7 @@ class PyramidQuantizer(Quantizer):
         if indices.dim() != 4:
             raise ValueError(f"indices of a pyramid must be (b, h, w, levels), got shape {tuple(indices.shape)}")
         levels = self._check_levels(indices.shape[-1])
-        for l in range(levels):
+        for l in range(levels if not torch.compiler.is_exporting() else 0):  # a graph cannot branch on values
             ids = indices[..., l]
             if not torch.equal(self._repeat(self._first(ids, l)[:, None], ids[:, None], l)[:, 0], ids):
                 raise ValueError(f"ids of level {l + 1} must be equal within each cell of {self.cell(l)}x{self.cell(l)} places")

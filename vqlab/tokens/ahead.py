@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 
 from torch import Tensor
@@ -46,7 +46,7 @@ def read_or_reason(read: Callable[[int], Tensor], number: int) -> Tensor | str:
 
 def read_ahead(
     read: Callable[[int], Tensor], numbers: Iterable[int], *, workers: int, depth: int, budget: int
-) -> Iterator[tuple[int, Tensor | str]]:
+) -> Generator[tuple[int, Tensor | str], None, None]:
     """(number, image or reason) of every number, in order, read by `workers` threads; 0 reads each when it is asked for.
 
     depth: at most so many are read or asked for ahead.  budget: reading pauses while so many bytes of images wait to be fetched.

@@ -23,14 +23,15 @@ OPEN_SHARDS = 64
 
 
 class LabelledTokens(NamedTuple):
-    """ids: (h', w', levels) int64.  label: 0..len(classes)-1."""
+    """ids: (h', w', levels) int64, or (n, levels) of a sequence.  label: 0..len(classes)-1."""
 
     ids: Tensor
     label: int
 
 
 class TokenDataset(Dataset[Any]):
-    """Ids of a folder that `vqlab encode` wrote: item i is (h', w', levels) int64, or LabelledTokens where labels is True.
+    """Ids of a folder that `vqlab encode` wrote: item i is (h', w', levels) int64, (n, levels) where tokens are a sequence, or
+    LabelledTokens where labels is True.
 
     Shards are mapped into memory when an item of theirs is asked for; only what is asked for is read. It may be handed to the worker
     processes of a DataLoader. verify: compare each shard with its SHA-256 when it is opened, which reads it as a whole. Raises VqlabError
@@ -62,9 +63,10 @@ class TokenDataset(Dataset[Any]):
         return self.index.plan.classes
 
     @property
-    def grid(self) -> tuple[int, int] | None:
-        """(h', w') where all images have the same, else None."""
-        return self.index.grid
+    def grid(self) -> tuple[int, ...] | None:
+        """(h', w'), or (n,) of a sequence, where all images have the same, else None."""
+        grid = self.index.grid
+        return grid[1:] if grid is not None and self.index.plan.sequence else grid
 
     def __len__(self) -> int:
         return self.index.images
@@ -93,7 +95,7 @@ class TokenDataset(Dataset[Any]):
         return shard
 
     def tensor(self) -> Tensor:
-        """All ids in memory: (n, h', w', levels) int64. VqlabError where the grids differ."""
+        """All ids in memory: (images, *grid, levels) int64. VqlabError where the grids differ."""
         if self.grid is None:
             raise VqlabError(f"{self.folder}: images have different grids, which do not fit into one tensor")
         parts = [self.shard(number).all_ids() for number in range(len(self.index.shards))]
@@ -134,13 +136,13 @@ class TokenDataset(Dataset[Any]):
         if self._verify and file_sha256(path) != entry.sha256:
             raise VqlabError(f"{path} is damaged: its SHA-256 is not the one of the index")
         shard = TokenShard.open(path)
-        expected = (number, plan.fingerprint, plan.codebook_sizes, entry.images, entry.tokens)
-        if (shard.number, shard.fingerprint, shard.codebook_sizes, len(shard), shard.tokens) != expected:
+        expected = (number, plan.fingerprint, plan.codebook_sizes, plan.sequence, entry.images, entry.tokens)
+        if (shard.number, shard.fingerprint, shard.codebook_sizes, shard.sequence, len(shard), shard.tokens) != expected:
             raise VqlabError(f"{path} does not belong to this index: its number, tokenizer or size is another")
         if (shard.labels is None) != (plan.classes is None):
             raise VqlabError(f"{path} does not belong to this index: one has labels, the other has none")
         if shard.labels is not None and plan.classes is not None and len(shard) and int(shard.labels.max()) >= len(plan.classes):
             raise VqlabError(f"{path} is damaged: label {int(shard.labels.max())} of {len(plan.classes)} classes")
-        if self.grid is not None and bool((shard.grids != torch.tensor(self.grid)).any()):
+        if self.index.grid is not None and bool((shard.grids != torch.tensor(self.index.grid)).any()):
             raise VqlabError(f"{path} does not belong to this index: its grids are others")
         return shard

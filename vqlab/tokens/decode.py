@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import time
 from collections import deque
@@ -68,8 +69,12 @@ def decode_tokens(
             shard = tokens.shard(number)
             paths = [out / image_name(shard.name(i)) for i in range(len(shard))]
             _prepare(paths, overwrite)
-            for places, ids in _batches(shard, batch_size, tokenizer.factor**2):
-                images = tokenizer.decode_indices(ids).mul(255).round().to(torch.uint8).permute(0, 2, 3, 1).cpu()
+            for places, ids, size in _batches(shard, batch_size, _pixels_per_token(tokenizer)):
+                try:
+                    decoded = tokenizer.decode_indices(ids, size)
+                except ValueError as error:
+                    raise VqlabError(f"{shard.path} is damaged: {error}") from error
+                images = decoded.mul(255).round().to(torch.uint8).permute(0, 2, 3, 1).cpu()
                 waiting.extend(pool.submit(_write, paths[i], image) for i, image in zip(places, images, strict=True))
                 while len(waiting) > 2 * batch_size:
                     waiting.popleft().result()
@@ -92,17 +97,26 @@ def _prepare(paths: Sequence[Path], overwrite: bool) -> None:
         folder.mkdir(parents=True, exist_ok=True)
 
 
-def _batches(shard: TokenShard, batch_size: int, pixels_per_token: int) -> Iterator[tuple[range, Tensor]]:
-    """Successive images of one grid: their places and ids (b, h', w', levels)."""
+def _pixels_per_token(tokenizer: Tokenizer) -> int:
+    """Pixels that are decoded for each token, about."""
+    if not tokenizer.quantizes_sequences:
+        return tokenizer.factor**2
+    height, width = tokenizer.padded_size(1, 1)
+    return -(-height * width // math.prod(tokenizer.token_grid(1, 1)))
+
+
+def _batches(shard: TokenShard, batch_size: int, pixels_per_token: int) -> Iterator[tuple[range, Tensor, tuple[int, int] | None]]:
+    """Successive images of one grid and size: their places, ids (b, h', w', levels) or (b, n, levels), and size."""
     shard.all_ids()  # checks all of them before the first image is written
     start = 0
     while start < len(shard):
         h, w = shard.grids[start].tolist()
         most = min(batch_size, max(1, BATCH_PIXELS // (h * w * pixels_per_token)))
         end = start + 1
-        while end < min(len(shard), start + most) and shard.grids[end].tolist() == [h, w]:
+        size = shard.size(start)
+        while end < min(len(shard), start + most) and shard.grids[end].tolist() == [h, w] and shard.size(end) == size:
             end += 1
-        yield range(start, end), torch.stack([shard.ids(i) for i in range(start, end)])
+        yield range(start, end), torch.stack([shard.ids(i) for i in range(start, end)]), size
         start = end
 
 

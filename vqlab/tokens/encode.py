@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import time
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from itertools import islice
@@ -26,7 +26,7 @@ from vqlab.tokens.ahead import read_ahead
 from vqlab.tokens.batches import batches_of_one_size
 from vqlab.tokens.images import NamedImages
 from vqlab.tokens.index import INDEX_NAME, PLAN_NAME, SKIPPED_NAME, ShardEntry, TokenIndex, TokenPlan, read_plan, shard_name
-from vqlab.tokens.shard import Skipped, TokenShard, write_shard
+from vqlab.tokens.shard import Encoded, Skipped, TokenShard, write_shard
 
 #: Images that were read ahead take at most so many bytes.
 AHEAD_BYTES = 256 * 2**20
@@ -41,7 +41,7 @@ class EncodeOptions:
     Args:
         batch_size: images of one size that are encoded together, fewer where they are large.
         shard_size: images per shard.
-        workers: threads that read and decode image files.
+        workers: threads that read and decode image files; 0: none, each is read when it is asked for.
         strict: stop at the first image that cannot be encoded, instead of reporting it.
         bf16: autocast to bfloat16 (faster on some devices; some ids differ).
     """
@@ -53,9 +53,9 @@ class EncodeOptions:
     bf16: bool = False
 
     def __post_init__(self) -> None:
-        for name in ("batch_size", "shard_size", "workers"):
-            if getattr(self, name) < 1:
-                raise VqlabError(f"{name} must be at least 1, got {getattr(self, name)}")
+        for name, least in (("batch_size", 1), ("shard_size", 1), ("workers", 0)):
+            if getattr(self, name) < least:
+                raise VqlabError(f"{name} must be at least {least}, got {getattr(self, name)}")
 
 
 @dataclass(frozen=True)
@@ -89,8 +89,9 @@ def encode_images(
 
     The shards are dealt to `world_size` processes that see one file system, without any other connection; the last to finish writes the
     index. tokenizer: in `eval()` mode, on the device to use. advance: called with the number of images that are done since its last call,
-    those of shards that were kept included. Images that cannot be read, and those whose size the tokenizer refuses, are
-    reported. Raises VqlabError for a tokenizer without ids, where `out` holds something else, or, if strict, for the first such image.
+    those of shards that were kept included. Images that cannot be read, and those whose size the tokenizer refuses, are reported; sides
+    that do not divide into tokens are padded, and the images' own sizes are kept. Raises VqlabError for a tokenizer without ids, where
+    `out` holds something else, or, if strict, for the first image that cannot be encoded.
     """
     options = options or EncodeOptions()
     if not tokenizer.quantizer.codebook_sizes:
@@ -105,6 +106,7 @@ def encode_images(
         classes=images.classes,
         image_size=images.image_size,
         precision="bf16" if options.bf16 else "float32",
+        sequence=tokenizer.quantizes_sequences,
     )
     _begin(out, plan)
     mine = range(rank, plan.shards, world_size)
@@ -116,10 +118,10 @@ def encode_images(
     with warnings.catch_warnings(), closing(_read(images, [i for number in todo for i in plan.entries_of(number)], options)) as pictures:
         warnings.simplefilter("ignore", Image.DecompressionBombWarning)  # such files are reported
         for number in todo:
-            ids, bad = _encode_shard(tokenizer, islice(pictures, len(plan.entries_of(number))), images.names, options, advance)
-            good = sorted(ids)
+            encoded, bad = _encode_shard(tokenizer, islice(pictures, len(plan.entries_of(number))), images.names, options, advance)
+            good = sorted(encoded)
             labels = None if images.labels is None else images.labels[good]
-            write_shard(out / shard_name(number), plan, number, [ids[i] for i in good], [images.names[i] for i in good], labels, bad)
+            write_shard(out / shard_name(number), plan, number, [encoded[i] for i in good], [images.names[i] for i in good], labels, bad)
             skipped += bad
             done += len(good)
     seconds = time.perf_counter() - started
@@ -129,16 +131,16 @@ def encode_images(
 # -- one shard -------------------------------------------------------------------------------------------------------------------
 
 
-def _read(images: NamedImages, numbers: Sequence[int], options: EncodeOptions) -> Iterator[tuple[int, Tensor | str]]:
+def _read(images: NamedImages, numbers: Sequence[int], options: EncodeOptions) -> Generator[tuple[int, Tensor | str], None, None]:
     workers = 0 if images.in_memory else options.workers
     return read_ahead(images.read, numbers, workers=workers, depth=2 * options.batch_size, budget=AHEAD_BYTES)
 
 
 def _encode_shard(
     tokenizer: Tokenizer, pictures: Iterable[tuple[int, Tensor | str]], names: Sequence[str], options: EncodeOptions, advance: Advance
-) -> tuple[dict[int, Tensor], list[Skipped]]:
-    """Ids of each image by its number, and the images without, in their order."""
-    ids: dict[int, Tensor] = {}
+) -> tuple[dict[int, Encoded], list[Skipped]]:
+    """Each image's ids by its number, and the images without, in their order."""
+    encoded: dict[int, Encoded] = {}
     skipped: dict[int, Skipped] = {}
 
     def skip(number: int, reason: str) -> None:
@@ -164,9 +166,10 @@ def _encode_shard(
             for number in batch.numbers:
                 skip(number, str(error))
             continue
-        ids |= zip(batch.numbers, found, strict=True)
+        height, width = batch.images[0].shape[1:]
+        encoded |= {number: Encoded(ids, (height, width)) for number, ids in zip(batch.numbers, found, strict=True)}
         advance(len(batch.numbers))
-    return ids, [skipped[number] for number in sorted(skipped)]
+    return encoded, [skipped[number] for number in sorted(skipped)]
 
 
 # -- beginning and end -----------------------------------------------------------------------------------------------------------
@@ -202,6 +205,7 @@ def _finished(out: Path, plan: TokenPlan, number: int) -> TokenShard | None:
     except VqlabError:
         return None
     right = shard.number == number and shard.fingerprint == plan.fingerprint and shard.codebook_sizes == plan.codebook_sizes
+    right = right and shard.sequence == plan.sequence
     return shard if right and len(shard) + len(shard.skipped) == len(plan.entries_of(number)) else None
 
 

@@ -13,7 +13,7 @@ import torch
 from PIL import Image, ImageOps
 from torch import Tensor
 
-from vqlab.data import DATA_SETS, find_images, load_images
+from vqlab.data import DATA_SETS, all_images, find_images, load_images
 from vqlab.data.read import ImageFileError, open_upright, to_tensor
 from vqlab.errors import VqlabError
 
@@ -68,7 +68,8 @@ def _data_set(name: str, splits: Sequence[str], data_root: str | Path, download:
     data = load_images(name, data_root, download=download)
     parts = [getattr(data, split) for split in splits]
     # Splits stay apart: the pixels are there already and need no second copy.
-    places = [(part.images, i) for part in parts for i in range(len(part))]
+    pixels = [all_images(part) for part in parts]
+    places = [(images, i) for images in pixels for i in range(len(images))]
     names = [f"{split}/{i:05d}.png" for split, part in zip(splits, parts, strict=True) for i in range(len(part))]
     labels = torch.cat([part.labels for part in parts])
     digest = _digest({"data": name, "splits": splits}, names, labels)

@@ -38,6 +38,7 @@ class TokenPlan:
     fingerprint: of the tokenizer.  codebook_sizes: one for each level.  source: what was encoded, in a word.  entries: images in the
     source.  digest: SHA-256 of their names, sizes and labels.  shard_size: entries per shard.  classes: names of the labels, None without
     labels.  image_size: side that images were resized and cropped to, None for their own.  precision: "float32" or "bf16".
+    sequence: whether the tokens of an image are a sequence, which stands in the files as a grid of one row.
     """
 
     fingerprint: str
@@ -49,6 +50,7 @@ class TokenPlan:
     classes: tuple[str, ...] | None = None
     image_size: int | None = None
     precision: str = "float32"
+    sequence: bool = False
 
     @property
     def shards(self) -> int:
@@ -83,8 +85,8 @@ class ShardEntry:
 class TokenIndex:
     """Everything about a folder of tokens but the tokens.
 
-    grid: (h', w') where all images have the same, else None.  skipped: number of images that could not be encoded.  vqlab_version: of the
-    program that wrote it.
+    grid: (h', w') where all images have the same, (1, n) where tokens are a sequence, else None.  skipped: number of images that could not
+    be encoded.  vqlab_version: of the program that wrote it.
     """
 
     plan: TokenPlan
@@ -194,6 +196,7 @@ class _Fields:
             classes=None if classes is None else tuple(classes),
             image_size=None if self.content.get("image_size") is None else self.count("image_size", 1),
             precision=precision,
+            sequence=self.get("sequence", bool) if "sequence" in self.content else False,
         )
 
 
@@ -204,10 +207,12 @@ def _shard(path: Path, plan: TokenPlan, number: int, content: Any) -> ShardEntry
         raise VqlabError(f"{where} must be a mapping, got {_short(content)}")
     if content.get("file") != shard_name(number):
         raise VqlabError(f"{where}: 'file' must be {shard_name(number)!r}, got {_short(content.get('file'))}")
-    counts = {name: content.get(name) for name in ("images", "tokens", "bytes")}
-    for name, value in counts.items():
+    counts: dict[str, int] = {}
+    for name in ("images", "tokens", "bytes"):
+        value = content.get(name)
         if type(value) is not int or not 0 <= value < 2**53:
             raise VqlabError(f"{where}: {name!r} must be an integer in 0..2^53, got {_short(value)}")
+        counts[name] = value
     if counts["images"] > plan.shard_size:
         raise VqlabError(f"{where}: {counts['images']} images are more than the 'shard_size' {plan.shard_size}")
     sha256 = content.get("sha256")

@@ -1,12 +1,14 @@
 """One shard of token files: a safetensors file that is complete by itself, mapped into memory and not read as a whole.
 
 ids        (tokens, levels)   uint8, uint16 or int32: one grid after the other, each in raster order
-grids      (images, 2)        int32: rows and columns of each image's grid
+grids      (images, 2)        int32: rows and columns of each image's grid, 1 and n of a sequence
+sizes      (images, 2)        int32: height and width of each image, which may be smaller than what its ids decode to
 names      (bytes,)           uint8: the source names in UTF-8, one after the other
 name_ends  (images,)          int64: where each name ends
 labels     (images,)          int64, only where there are any
 
-The header's metadata, one entry "vqlab", is JSON: format, format_version, vqlab_version, fingerprint, codebook_sizes, number, skipped.
+The header's metadata, one entry "vqlab", is JSON: format, format_version, vqlab_version, fingerprint, codebook_sizes, number,
+sequence, skipped.
 """
 
 from __future__ import annotations
@@ -44,15 +46,30 @@ def id_type(codebook_sizes: Sequence[int]) -> torch.dtype:
     return torch.uint8 if largest < 2**8 else torch.uint16 if largest < 2**16 else torch.int32
 
 
+class Encoded(NamedTuple):
+    """ids: of one image, (h', w', levels), or (n, levels) of a sequence.  size: height and width of the image."""
+
+    ids: Tensor
+    size: tuple[int, int]
+
+
 def write_shard(
-    path: Path, plan: TokenPlan, number: int, ids: Sequence[Tensor], names: Sequence[str], labels: Tensor | None, skipped: Sequence[Skipped]
+    path: Path,
+    plan: TokenPlan,
+    number: int,
+    images: Sequence[Encoded],
+    names: Sequence[str],
+    labels: Tensor | None,
+    skipped: Sequence[Skipped],
 ) -> None:
-    """Write the ids (h', w', levels) of images, their names and labels (n,) as shard `number` of a plan, atomically."""
+    """Write encoded images, their names and labels (n,) as shard `number` of a plan, atomically."""
     encoded = [name.encode("utf-8", "surrogateescape") for name in names]
-    flat = [grid.reshape(-1, plan.levels) for grid in ids] or [torch.zeros(0, plan.levels, dtype=torch.int64)]
+    flat = [image.ids.reshape(-1, plan.levels) for image in images] or [torch.zeros(0, plan.levels, dtype=torch.int64)]
+    grids = [(1, len(image.ids)) if plan.sequence else image.ids.shape[:2] for image in images]
     tensors = {
         "ids": torch.cat(flat).to(id_type(plan.codebook_sizes)),
-        "grids": torch.tensor([grid.shape[:2] for grid in ids], dtype=torch.int32).reshape(-1, 2),
+        "grids": torch.tensor(grids, dtype=torch.int32).reshape(-1, 2),
+        "sizes": torch.tensor([image.size for image in images], dtype=torch.int32).reshape(-1, 2),
         "names": torch.frombuffer(bytearray(b"".join(encoded)), dtype=torch.uint8) if encoded else torch.zeros(0, dtype=torch.uint8),
         "name_ends": torch.tensor([len(name) for name in encoded], dtype=torch.int64).cumsum(0),
     }
@@ -66,6 +83,7 @@ def write_shard(
         "fingerprint": plan.fingerprint,
         "codebook_sizes": plan.codebook_sizes,
         "number": number,
+        "sequence": plan.sequence,
         "skipped": skipped,
     }
     write_atomically(path, lambda temporary: save_file(tensors, temporary, metadata={_METADATA: json.dumps(metadata)}))
@@ -73,13 +91,18 @@ def write_shard(
 
 @dataclass(frozen=True)
 class TokenShard:
-    """An open shard. ids and names stay in the file until they are used; `grids`, `labels` and `skipped` are read."""
+    """An open shard. ids and names stay in the file until they are used; the rest is read.
+
+    sizes: height and width of each image (n, 2); None in shards of the first vqlab, which encoded no others than whole grids.
+    """
 
     path: Path
     number: int
     fingerprint: str
     codebook_sizes: tuple[int, ...]
+    sequence: bool
     grids: Tensor
+    sizes: Tensor | None
     labels: Tensor | None
     skipped: tuple[Skipped, ...]
     _ids: Tensor = field(repr=False)
@@ -96,9 +119,17 @@ class TokenShard:
         return len(self._ids)
 
     def ids(self, i: int) -> Tensor:
-        """Ids of image i: (h', w', levels) int64. VqlabError for an id outside the codebook, which says that the file is damaged."""
+        """Ids of image i: (h', w', levels) int64, or (n, levels) of a sequence.
+
+        VqlabError for an id outside the codebook, which says that the file is damaged.
+        """
         end, (h, w) = int(self._ends[i]), self.grids[i].tolist()
-        return self._checked(self._ids[end - h * w : end]).view(h, w, -1)
+        ids = self._checked(self._ids[end - h * w : end])
+        return ids if self.sequence else ids.view(h, w, -1)
+
+    def size(self, i: int) -> tuple[int, int] | None:
+        """Height and width of image i, None where the shard does not say."""
+        return None if self.sizes is None else (int(self.sizes[i, 0]), int(self.sizes[i, 1]))
 
     def all_ids(self) -> Tensor:
         """Ids of all images, one after the other: (tokens, levels) int64, checked likewise."""
@@ -134,6 +165,11 @@ class TokenShard:
         total = float(grids.double().prod(1).sum())
         if (len(grids) and int(grids.min()) < 1) or total != len(tensors["ids"]):
             raise VqlabError(f"{path} is damaged: its grids hold {total:.0f} tokens, its ids {len(tensors['ids'])}")
+        if header.sequence and bool((grids[:, 0] != 1).any()):
+            raise VqlabError(f"{path} is damaged: it holds sequences, but grids of several rows")
+        sizes = tensors.get("sizes")
+        if sizes is not None and len(sizes) and int(sizes.min()) < 1:
+            raise VqlabError(f"{path} is damaged: it holds an image without pixels")
         lengths = tensors["name_ends"].diff(prepend=tensors["name_ends"].new_zeros(1))
         if (len(lengths) and int(lengths.min()) < 0) or int(lengths.sum()) != len(tensors["names"]):
             raise VqlabError(f"{path} is damaged: its names do not end where they should")
@@ -145,7 +181,9 @@ class TokenShard:
             number=header.number,
             fingerprint=header.fingerprint,
             codebook_sizes=header.codebook_sizes,
+            sequence=header.sequence,
             grids=grids,
+            sizes=None if sizes is None else sizes.clone(),
             labels=None if labels is None else labels.clone(),
             skipped=header.skipped,
             _ids=tensors["ids"],
@@ -159,6 +197,7 @@ class _Header(NamedTuple):
     number: int
     fingerprint: str
     codebook_sizes: tuple[int, ...]
+    sequence: bool
     skipped: tuple[Skipped, ...]
 
 
@@ -181,12 +220,15 @@ def _header(path: Path, metadata: dict[str, str]) -> _Header:
         not isinstance(pair, list) or len(pair) != 2 or not all(isinstance(text, str) for text in pair) for pair in skipped
     ):
         raise VqlabError(f"{path} is damaged: its metadata lacks a usable 'skipped'")
-    return _Header(number, fingerprint, tuple(sizes), tuple(Skipped(*pair) for pair in skipped))
+    sequence = content.get("sequence", False)
+    if not isinstance(sequence, bool):
+        raise VqlabError(f"{path} is damaged: its metadata lacks a usable 'sequence'")
+    return _Header(number, fingerprint, tuple(sizes), sequence, tuple(Skipped(*pair) for pair in skipped))
 
 
 def _check_tensors(path: Path, tensors: dict[str, Tensor], levels: int) -> None:
     """VqlabError unless the tensors have the names, types and sizes of a shard."""
-    unknown = sorted(tensors.keys() - {"ids", "grids", "names", "name_ends", "labels"})
+    unknown = sorted(tensors.keys() - {"ids", "grids", "sizes", "names", "name_ends", "labels"})
     if unknown:
         raise VqlabError(f"{path} is damaged: unknown tensor {unknown[0][:60]!r}")
     for name in ("ids", "grids", "names", "name_ends"):
@@ -196,6 +238,7 @@ def _check_tensors(path: Path, tensors: dict[str, Tensor], levels: int) -> None:
     wanted: dict[str, tuple[tuple[torch.dtype, ...], tuple[int, ...]]] = {
         "ids": (_ID_TYPES, (tensors["ids"].shape[:1] or (0,)) + (levels,)),
         "grids": ((torch.int32,), (images, 2)),
+        "sizes": ((torch.int32,), (images, 2)),
         "names": ((torch.uint8,), (tensors["names"].numel(),)),
         "name_ends": ((torch.int64,), (images,)),
         "labels": ((torch.int64,), (images,)),

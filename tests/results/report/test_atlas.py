@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 import torch
@@ -25,7 +27,7 @@ def make_tokenizer(topology: str = "residual", sizes: tuple[int, ...] = (6, 5)) 
     return tokenizer.eval()
 
 
-@pytest.mark.parametrize("topology", ["residual", "cascade"])
+@pytest.mark.parametrize("topology", ["residual", "cascade", "pyramid"])
 @torch.no_grad()
 def test_distances_are_those_by_which_the_ids_were_chosen(topology: str) -> None:
     tokenizer = make_tokenizer(topology)
@@ -85,3 +87,30 @@ def test_sprite_puts_patches_where_the_page_looks_for_them() -> None:
         for place in range(PATCHES):
             top, left = (code // 4) * 6 + (place // 3) * 2, (code % 4) * 6 + (place % 3) * 2
             np.testing.assert_array_equal(picture[top : top + 2, left : left + 2], patches[code, place])
+
+
+def test_every_kind_of_tokenizer_has_an_atlas(any_tokenizer: Tokenizer) -> None:
+    atlases = build_atlases(any_tokenizer, IMAGES)
+    grid = any_tokenizer.token_grid(32, 32)
+    quantizer = any_tokenizer.quantizer
+    per_level = quantizer.tokens_per_level(grid) if quantizer.topology == "pyramid" else [math.prod(grid)] * quantizer.num_levels
+    assert [int(atlas.counts.sum()) for atlas in atlases] == [8 * count for count in per_level]
+    with torch.no_grad():
+        features = any_tokenizer.encode_features(as_unit_images(IMAGES))
+    ids = any_tokenizer.encode(IMAGES)
+    distances = hard_chain_distances(quantizer, features, ids)
+    assert distances.shape == ids.shape
+    for level, atlas in enumerate(atlases):
+        for other in range(quantizer.codebook_sizes[level]):  # no other code of the level is nearer
+            changed = ids.clone()
+            changed[..., level] = other
+            assert (hard_chain_distances(quantizer, features, changed)[..., level] >= distances[..., level] - 1e-5).all()
+        assert atlas.patches.dtype == np.uint8
+        for code, filled in enumerate(atlas.filled):
+            assert (atlas.patches[code, filled:] == 255).all()
+
+
+def test_patches_of_coarse_cells_are_reduced() -> None:
+    tokenizer = make_tokenizer("pyramid", (6, 5, 7))
+    coarse, _, fine = build_atlases(tokenizer, IMAGES)
+    assert coarse.patches.shape[2:] == fine.patches.shape[2:] == (12, 12, 3)

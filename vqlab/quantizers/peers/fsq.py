@@ -56,7 +56,8 @@ class FSQCodebook(ImplicitCodebook):
 
     def __init__(self, dim: int, codebook_size: int) -> None:
         super().__init__(dim, codebook_size)
-        self.fsq = load_library(self.kind).FSQ(levels=list(fsq_levels(codebook_size)))
+        with torch.device("cpu"):  # the library reads its own tensors, which the device "meta" does not allow
+            self.fsq = load_library(self.kind).FSQ(levels=list(fsq_levels(codebook_size)))
 
     @classmethod
     def default_dim(cls, codebook_size: int) -> int:

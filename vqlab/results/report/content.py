@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor
 
-from vqlab.data import load_images
+from vqlab.data import FilesConfig, load_images
 from vqlab.errors import VqlabError
 from vqlab.results.plots.reconstructions import MAP, error_map
 from vqlab.results.report.atlas import SIDE, Atlas, build_atlases, sprite
@@ -33,11 +33,16 @@ PICTURES = 12
 def run_content(name: str, run: Run, data_root: str | Path, images: int) -> dict[str, Any]:
     """Everything the page shows of `run`; VqlabError where its tokenizer or its data cannot be read."""
     tokenizer = Tokenizer.from_pretrained(run.path / "tokenizer")
-    test = load_images(str(run.config.get("data", "cifar10")), data_root).test.images
     if images < 1:
         raise VqlabError(f"images must be at least 1, got {images}")
+    try:
+        files = FilesConfig(**run.config.get("files", {}))
+    except TypeError as error:
+        raise VqlabError(f"{run.path}: files: {error}") from error
+    data = str(run.config.get("data", "cifar10"))
+    test = load_images(data, data_root, image_size=run.config.get("image_size"), files=files).test
     images = min(images, len(test))
-    atlases = build_atlases(tokenizer, test[:images])
+    atlases = build_atlases(tokenizer, test.plain(torch.arange(images)))
     return {
         "name": name,
         "quantizer": run.quantizer,
@@ -60,8 +65,9 @@ def table_columns(table: Any) -> dict[str, list[float | None]]:
 
 def reconstruction_rows(run: Run) -> list[dict[str, Any]]:
     """Rows of data URLs: original, soft where it exists, hard, and the error map of the last two."""
-    images = {name: x[:PICTURES] for name, x in run.reconstructions.items()}
-    rows = [{"label": name, "images": [_url(x) for x in _last(images[name])]} for name in ("original", "soft", "hard") if name in images]
+    images = {str(name): x[:PICTURES] for name, x in run.reconstructions.items()}
+    kinds = [name for name in ("original", "soft", "hard") if name in images]
+    rows: list[dict[str, Any]] = [{"label": name, "images": [_url(x) for x in _last(images[name])]} for name in kinds]
     for kind in ("soft", "hard"):
         if kind in images:
             rows.append({"label": f"error {kind}", "images": [_url(x) for x in _heat(error_map(images["original"], images[kind]))]})
@@ -74,10 +80,17 @@ def level_rows(tokenizer: Tokenizer, images: Tensor) -> list[dict[str, Any]]:
     ids, rows = tokenizer.encode(images), []
     for level, size in enumerate(tokenizer.quantizer.codebook_sizes, 1):
         pictures = (tokenizer.decode_indices(ids[..., :level]) * 255).round().byte().cpu().numpy()
-        rows.append({"label": f"ids of level {level}", "images": [_url(x) for x in _colours(ids[..., level - 1].cpu().numpy(), size)]})
+        rows.append(
+            {"label": f"ids of level {level}", "images": [_url(x) for x in _colours(_as_maps(ids[..., level - 1]).cpu().numpy(), size)]}
+        )
         upto = "level 1" if level == 1 else f"levels 1 to {level}"
         rows.append({"label": f"decoded from {upto}", "images": [_url(x) for x in _last(pictures)]})
     return rows
+
+
+def _as_maps(ids: Tensor) -> Tensor:
+    """A sequence (b, n) as maps of one row."""
+    return ids if ids.dim() == 3 else ids[:, None]
 
 
 def _level(run: Run, level: int, atlas: Atlas) -> dict[str, Any]:
