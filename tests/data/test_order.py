@@ -29,9 +29,7 @@ def test_generators_of_different_keys_are_unrelated() -> None:
 
 @settings(max_examples=300, deadline=None)
 @given(count=st.integers(1, 200), batch_size=st.integers(1, 20), world_size=st.integers(1, 7), drop=st.booleans())
-def test_ranks_have_equally_many_batches_that_hold_every_image(
-    count: int, batch_size: int, world_size: int, drop: bool
-) -> None:
+def test_ranks_have_equally_many_batches_that_hold_every_image(count: int, batch_size: int, world_size: int, drop: bool) -> None:
     try:
         sizes = [batch_sizes(count, batch_size, rank, world_size, drop) for rank in range(world_size)]
     except VqlabError:

@@ -48,9 +48,7 @@ def test_is_a_subset_of_cifar10(pytestconfig: pytest.Config) -> None:
         pytest.skip("needs the full CIFAR-10 in data/")
     full, sample = load_images("cifar10", root, download=False), load_images("sample")
     for part, whole in ((sample.train, full.train), (sample.test, full.test)):
-        known = {
-            image.tobytes(): label for image, label in zip(whole.images.numpy(), whole.labels.tolist(), strict=True)
-        }
+        known = {image.tobytes(): label for image, label in zip(whole.images.numpy(), whole.labels.tolist(), strict=True)}
         assert [known.get(image.tobytes()) for image in part.images.numpy()] == part.labels.tolist()
 
 

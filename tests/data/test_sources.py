@@ -85,7 +85,7 @@ def test_shards(tmp_path: Path) -> None:
     source = open_source(str(tmp_path))
     assert list(source.names) == ["a.tar/1.png", "a.tar/d/2.jpg", "b.tar/1.png"]
     assert list(source.class_names) == ["5", "", "3"]
-    assert colours(source) == [8, 9, 7]
+    assert colours(source) == pytest.approx([8, 9, 7], abs=1)  # JPEG decoders differ in the last digit
     assert len(open_source(str(tmp_path / "b.tar"))) == 1
 
 

@@ -97,9 +97,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> list[dict]:
     folder = tmp_path_factory.mktemp("gloo")
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
     processes = [
-        subprocess.Popen(
-            [sys.executable, __file__, str(rank), str(folder)], env=environment, stderr=subprocess.PIPE, text=True
-        )
+        subprocess.Popen([sys.executable, __file__, str(rank), str(folder)], env=environment, stderr=subprocess.PIPE, text=True)
         for rank in range(2)
     ]
     try:
@@ -145,12 +143,8 @@ def test_counts_are_summed_over_the_ranks(results: list[dict]) -> None:
         both = torch.cat([tokens(step, 0), tokens(step, 1)])
         level(both.movedim(1, -1).reshape(-1, 6)[:, :4])
         level.after_step()
-    assert results[0]["ema"] == pytest.approx(
-        [*level.cluster_size.tolist(), *level.codebook.flatten().tolist()], rel=1e-4, abs=1e-5
-    )
-    assert float(level.cluster_size.sum()) == pytest.approx(
-        8 / 8 + (7 * 12 - 8 / 8) * (1 - 0.5**3) + 7 * 0.5**3, rel=1e-5
-    )
+    assert results[0]["ema"] == pytest.approx([*level.cluster_size.tolist(), *level.codebook.flatten().tolist()], rel=1e-4, abs=1e-5)
+    assert float(level.cluster_size.sum()) == pytest.approx(8 / 8 + (7 * 12 - 8 / 8) * (1 - 0.5**3) + 7 * 0.5**3, rel=1e-5)
 
 
 if __name__ == "__main__":

