@@ -16,6 +16,8 @@ from vqlab.data import BatchLoader, ImageSplit, load_images
 from vqlab.evaluation import LevelMetrics
 from vqlab.images import as_unit_images
 from vqlab.metrics import psnr_per_image
+from vqlab.metrics.features import ImageFeatures
+from vqlab.metrics.frechet import FrechetDistance
 from vqlab.quantizers import CODEBOOKS, TOPOLOGIES, Quantizer, build_codebook
 from vqlab.tokenizer import Tokenizer
 from vqlab.training.module import TokenizerModule
@@ -93,7 +95,61 @@ def test_images_of_other_float_types_are_handled(dtype: torch.dtype, make_config
     assert torch.equal(tokenizer.encode(images[0]), ids[0])
 
 
+VIT = {"depth": 1, "embed_dim": 12, "num_heads": 2}
+#: Encoder, decoder and the least size of image that the encoder does not read; None where it reads all.
+BACKBONES: dict[str, tuple[dict[str, Any], dict[str, Any] | None, int | None]] = {
+    "conv": ({"name": "conv", "width": 8}, None, None),
+    "vit": (
+        {"name": "timm:vit_tiny_patch16_224", "patch_size": 8, "image_size": 32, "options": VIT},
+        {"name": "vit", "width": 12, "depth": 1},
+        None,
+    ),
+    "convnet": ({"name": "timm:resnet10t", "stage": 2}, {"name": "vit", "width": 12, "depth": 1}, None),
+    "titok": ({"name": "titok", "image_size": 32, "patch_size": 8, "tokens": 4, "width": 12, "depth": 1, "heads": 2}, None, 33),
+}
+
+
+@pytest.mark.parametrize("backbone", BACKBONES)
+@pytest.mark.parametrize("size", [(28, 36), (30, 33), (31, 31), (1, 1), (33, 47)])
+def test_sizes_that_a_backbone_was_not_built_for(backbone: str, size: tuple[int, int]) -> None:
+    encoder, decoder, too_large = BACKBONES[backbone]
+    level = {"kind": "vqvae", "codebook_size": 8, "init": "random"}
+    config = {"channels": 3, "latent_dim": 8, "encoder": encoder, **({"decoder": decoder} if decoder else {})}
+    stack = {"topology": "residual", "normalize": True, "codebook_dim": 4, "levels": [level]}
+    tokenizer = Tokenizer({**config, "quantizer": stack}).eval()
+    images = torch.rand(2, 3, *size)
+    if too_large is not None and max(size) >= too_large:
+        with pytest.raises(ValueError, match="up to 32x32 pixels, got"):
+            tokenizer.encode(images)
+        return
+    ids = tokenizer.encode(images)
+    assert ids.shape[1:-1] == tokenizer.token_grid(*size)
+    assert tokenizer.decode_indices(ids, size=size).shape == images.shape
+
+
 # -- metrics -----------------------------------------------------------------------------------------------------------------------
+
+
+def test_real_and_generated_images_pass_the_same_function() -> None:
+    """Whatever the sizes and types of both sets, the network prepares them, and it is told nothing of which set they belong to."""
+
+    class Counting(ImageFeatures):
+        name, num_features = "counting", 3
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.seen: list[torch.Tensor] = []
+
+        def embed(self, pixels: torch.Tensor) -> torch.Tensor:
+            self.seen.append(pixels)
+            return torch.nn.functional.interpolate(pixels, (4, 4), mode="bilinear", antialias=True).mean((2, 3))
+
+    distance = FrechetDistance(network := Counting())
+    images = (torch.rand(50, 3, 9, 11, generator=torch.Generator().manual_seed(0)) * 255).byte()
+    distance.update(images, real=True)
+    distance.update(images.float() / 255, real=False)
+    assert torch.equal(*network.seen)
+    assert distance.compute() == pytest.approx(0, abs=1e-6)
 
 
 def test_sanity_batches_before_the_first_epoch_leave_no_trace(make_config: Any, tmp_path: Path) -> None:

@@ -53,6 +53,11 @@ def test_shared_and_strided_tensors(tmp_path: Path) -> None:
     assert torch.equal(state["one"], base.detach()[:, 1])
 
 
+def test_equal_weights_give_equal_bytes(tmp_path: Path) -> None:
+    written = {write_tokenizer(tmp_path / str(i), STATE, CONFIG).joinpath(WEIGHTS_NAME).read_bytes() for i in range(8)}
+    assert len(written) == 1
+
+
 def test_config_is_plain_json(folder: Path) -> None:
     content = json.loads((folder / CONFIG_NAME).read_text(encoding="utf-8"))
     assert content["format_version"] == FORMAT_VERSION

@@ -12,7 +12,7 @@ from torchmetrics import Metric
 from vqlab.errors import VqlabError
 from vqlab.losses import FeatureDistance
 from vqlab.metrics import CodebookUsage, ReconstructionMetrics, SoftUsage, WeightedMeans
-from vqlab.quantizers import Codebook, QuantizerOutput
+from vqlab.quantizers import Codebook, Quantizer, QuantizerOutput
 from vqlab.tokenizer import Tokenizer
 
 
@@ -38,11 +38,10 @@ class LevelMetrics(nn.Module):
         self.soft_usage = SoftUsage(book.codebook_size) if book.is_soft else None
         self.parts = WeightedMeans(book.part_names)
 
-    def update(self, out: QuantizerOutput, level: int) -> None:
-        """Add one batch's ids, mean assignment and loss parts of `level` (0-based)."""
-        indices = out.indices[..., level]
-        tokens, parts, mean_assignment = indices.numel(), out.parts[level], out.mean_assignment[level]
-        self.usage.update(indices)
+    def update(self, out: QuantizerOutput, level: int, ids: Tensor) -> None:
+        """Add one batch's mean assignment, loss parts and ids, each token once, of `level` (0-based)."""
+        tokens, parts, mean_assignment = ids.numel(), out.parts[level], out.mean_assignment[level]
+        self.usage.update(ids)
         if self.soft_usage is not None and mean_assignment is not None:
             self.soft_usage.update(mean_assignment, parts["entropy"], tokens)
         self.parts.update(parts, tokens)
@@ -78,6 +77,11 @@ class LevelMetricsList(nn.ModuleList):
     def __iter__(self) -> Iterator[LevelMetrics]:
         return (level for level in self._modules.values() if isinstance(level, LevelMetrics))
 
+    def update(self, quantizer: Quantizer, out: QuantizerOutput) -> None:
+        """Add one batch to every level."""
+        for i, (level, ids) in enumerate(zip(self, quantizer.cell_ids(out.indices), strict=True)):
+            level.update(out, i, ids)
+
 
 class Evaluation(nn.Module):
     """Figures of a tokenizer on a split: call `update` for every batch, then `compute`.
@@ -111,8 +115,7 @@ class Evaluation(nn.Module):
         self._update_hard(self._decode(tokenizer, ids), images)
         if self.soft is not None:  # a hard quantizer's output is what its ids decode to
             self.soft.update(tokenizer.decode(out.quantized), images)
-        for i, level in enumerate(self.levels):
-            level.update(out, i)
+        self.levels.update(tokenizer.quantizer, out)
         for i, prefix in enumerate(self.prefixes):
             prefix.update(self._decode(tokenizer, ids[..., : i + 1]), images)  # type: ignore[operator]
 

@@ -11,6 +11,7 @@ argmax. Where the matrix is small it is kept for the backward pass, else each bl
 
 from __future__ import annotations
 
+import math
 from typing import Any, NamedTuple
 
 import torch
@@ -18,6 +19,8 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from vqlab.assignment import SoftAssignment, check_temperature
+
+LN_2 = math.log(2.0)
 
 
 class BlockSize(NamedTuple):
@@ -27,12 +30,16 @@ class BlockSize(NamedTuple):
     rows: int
 
 
-# On CPUs a block of 2^18 logits (1 MiB) stays in a core's cache, which makes the element-wise passes several times faster.
-CPU_BLOCK = BlockSize(elements=1 << 18, rows=64)
+# On CPUs a block of 2^19 logits (2 MiB) stays in the cache; fewer tokens than 64 make the products slow.
+CPU_BLOCK = BlockSize(elements=1 << 19, rows=64)
 # Elsewhere a block must be large enough to fill the device: 128 MiB.
 DEVICE_BLOCK = BlockSize(elements=1 << 25, rows=64)
+#: Codes of one tile. Products with so many columns are several times faster on CPUs than those with all codes at once.
+TILE = 512
 #: Up to so many logits (32 MiB in float32) the assignment is kept for the backward pass instead of being computed twice.
 KEPT_ELEMENTS = 1 << 23
+#: Logit of the columns that fill the last tile: their share is 0, and no product with it is NaN.
+NOWHERE = -1e30
 
 
 def _rows_per_block(n: int, k: int, device: torch.device, elements: int | None) -> int:
@@ -44,6 +51,34 @@ def _rows_per_block(n: int, k: int, device: torch.device, elements: int | None) 
 
 def _row_blocks(n: int, rows: int) -> list[slice]:
     return [slice(start, min(start + rows, n)) for start in range(0, n, rows)]
+
+
+class Tiling(NamedTuple):
+    """k codes in `tiles` tiles of `columns` codes, the last of them filled up."""
+
+    k: int
+    tiles: int
+    columns: int
+
+    def split(self, x: Tensor, fill: float = 0.0) -> Tensor:
+        """(c, k) -> (tiles, c, columns), contiguous."""
+        padding = self.tiles * self.columns - self.k
+        x = torch.nn.functional.pad(x, (0, padding), value=fill) if padding else x
+        return x.view(x.shape[0], self.tiles, self.columns).transpose(0, 1).contiguous()
+
+    def join(self, x: Tensor) -> Tensor:
+        """(tiles, c, columns) -> (c, k)."""
+        return x.transpose(0, 1).reshape(x.shape[1], -1)[:, : self.k]
+
+    def block(self, memory: Tensor, rows: int) -> Tensor:
+        """Logits (tiles, rows, columns) in the first part of a flat memory."""
+        return memory[: self.tiles * rows * self.columns].view(self.tiles, rows, self.columns)
+
+
+def _tile(k: int) -> Tiling:
+    count = -(-k // TILE)
+    columns = -(-k // count)
+    return Tiling(k, count, -(-columns // 32) * 32 if count > 1 else columns)
 
 
 class RowMaximum(NamedTuple):
@@ -71,6 +106,17 @@ def maximum_rows(s: Tensor, margin: Tensor | float = 0.0, group: int = 32) -> Ro
     close = (values - margin)[:, None]
     contested = ((largest >= close).sum(-1) > 1) | ((chosen >= close).sum(-1) > 1)
     return RowMaximum(values, best * group + chosen.argmax(-1), contested)
+
+
+def _maximum_tiles(s: Tensor, margin: Tensor) -> RowMaximum:
+    """Maximum over all codes of logits in tiles: (tiles, n, columns), margin (n,)."""
+    if s.shape[0] == 1:
+        return maximum_rows(s[0], margin)
+    tops = s.amax(-1)
+    values, tile = tops.max(0)
+    rows = maximum_rows(s[tile, torch.arange(s.shape[1], device=s.device)], margin)
+    contested = rows.contested | ((tops >= values - margin).sum(0) > 1)
+    return RowMaximum(values, tile * s.shape[2] + rows.position, contested)
 
 
 def _rounding_margin(zc: Tensor, square: Tensor) -> Tensor:
@@ -102,37 +148,41 @@ def _settle(indices: Tensor, contested: Tensor, z: Tensor, p: Tensor) -> Tensor:
 
 
 class _SoftAssign(torch.autograd.Function):
-    """The fields of `SoftAssignment` from z (n, d), p (k, d), T (); `kept`: whether q is stored for the backward pass."""
+    """The fields of `SoftAssignment` from z (n, d), p (k, d), T (); `kept`: whether shares are stored for the backward pass.
+
+    Logits are to base 2, since `exp2` is faster than `exp`, and stand in tiles (tiles, rows, columns). Shares are relative to the largest
+    one of each token: what they add up to is divided out of the much smaller products.
+    """
 
     @staticmethod
     def forward(ctx: Any, z: Tensor, p: Tensor, temperature: Tensor, rows: int, kept: bool) -> tuple[Tensor, ...]:
-        n, k = z.shape[0], p.shape[0]
+        (n, d), k = z.shape, p.shape[0]
+        tiling = _tile(k)
         # With mean(p) subtracted nothing changes in exact arithmetic, and cancellation under a common offset disappears.
         centre = p.mean(0)
         zc, pc = z - centre, p - centre
         square = pc.square().sum(-1)
-        key, bias = pc * (2.0 / temperature), square / -temperature
-        margin = _rounding_margin(zc, square) / temperature
+        margin = _rounding_margin(zc, square) / (temperature * LN_2)
+        query, key = _query(zc), _key(pc, square, temperature * LN_2, tiling)
+        value = tiling.split(torch.stack([*pc.T, square, torch.ones_like(square)])).transpose(1, 2).contiguous()
 
-        mu, mean_square, top_logit, top_share = torch.empty_like(zc), z.new_empty(n), z.new_empty(n), z.new_empty(n)
+        sums, top = z.new_empty(n, d + 2), z.new_empty(n)
         position = torch.empty(n, dtype=torch.int64, device=z.device)
         contested = torch.empty(n, dtype=torch.bool, device=z.device)
-        total, ones = z.new_zeros(k), z.new_ones(rows)
-        assignment = z.new_empty(n if kept else rows, k)
+        total = z.new_zeros(tiling.tiles, 1, tiling.columns)
+        width = tiling.tiles * tiling.columns
+        memory = z.new_empty((n if kept else rows) * width)
         for block in _row_blocks(n, rows):
-            size = block.stop - block.start
-            q = assignment[block] if kept else assignment[:size]
-            torch.addmm(bias, zc[block], key.T, out=q)
-            top_logit[block], position[block], contested[block] = maximum_rows(q, margin[block])
-            torch.softmax(q, -1, out=q)
-            top_share[block] = q.gather(1, position[block, None])[:, 0]
-            torch.mm(q, pc, out=mu[block])
-            torch.mv(q, square, out=mean_square[block])
-            total.addmv_(q.T, ones[:size])
+            share = tiling.block(memory[block.start * width :] if kept else memory, block.stop - block.start)
+            _logits(query[block], key, out=share)
+            top[block], position[block], contested[block] = _maximum_tiles(share, margin[block])
+            share.sub_(top[block, None]).exp2_()
+            sums[block] = torch.bmm(share, value).sum(0)
+            total.baddbmm_(sums[block, -1].reciprocal().expand(tiling.tiles, 1, -1), share)
 
-        # The largest share is exp(top - lse), so the log-sum-exp needs no pass of its own.
-        surprise = -top_share.log()
-        lse = top_logit + surprise
+        mu, mean_square, partition = sums[:, :d] / sums[:, -1:], sums[:, d] / sums[:, -1], sums[:, -1]
+        surprise = partition.log()  # of the largest share, which is 1 / partition
+        lse = top * LN_2 + surprise
         spread = mean_square - mu.square().sum(-1)
         # H = lse - E[logit], both relative to the nearest prototype's logit: logits are large at a low temperature and would cancel.
         below = 2.0 * (zc * (mu - pc[position])).sum(-1) - (mean_square - square[position])
@@ -140,18 +190,20 @@ class _SoftAssign(torch.autograd.Function):
         indices = _settle(position, contested, z, p)
         residual, log_partition = (zc - mu).square().sum(-1), lse - zc.square().sum(-1) / temperature
 
-        ctx.save_for_backward(zc, pc, square, key, bias, temperature, mu, mean_square, spread, *([assignment] if kept else []))
-        ctx.rows = rows
+        saved = (zc, pc, square, query, key, temperature, mu, mean_square, spread, partition, top, position, *([memory] if kept else []))
+        ctx.save_for_backward(*saved)
+        ctx.rows, ctx.tiling = rows, tiling
         ctx.mark_non_differentiable(indices)
-        return mu + centre, spread.clamp_min(0.0), residual, entropy, log_partition, total / max(n, 1), indices
+        mean_assignment = tiling.join(total)[0] / max(n, 1)
+        return mu + centre, spread.clamp_min(0.0), residual, entropy, log_partition, mean_assignment, indices
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, g_centroid: Tensor, g_variance: Tensor, g_residual: Tensor, g_entropy: Tensor, g_partition: Tensor,
                  g_mean: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:  # fmt: skip
-        zc, pc, square, key, bias, temperature, mu, mean_square, spread, *kept = ctx.saved_tensors
+        zc, pc, square, query, key, temperature, mu, mean_square, spread, partition, top, position, *kept = ctx.saved_tensors
         need_z, need_p, need_temperature = ctx.needs_input_grad[:3]
-        (n, d), k = zc.shape, pc.shape[0]
+        (n, d), tiling = zc.shape, ctx.tiling
 
         # variance = E||p||^2 - ||mu||^2, residual = ||z - mu||^2, entropy = lse - (2 z.mu - E||p||^2) / T,
         # log_partition = lse - ||z||^2 / T: upstream gradients of mu, E||p||^2 and lse, and what reaches z and T past the softmax.
@@ -167,32 +219,62 @@ class _SoftAssign(torch.autograd.Function):
             expected = 2.0 * (zc * mu).sum(-1) - mean_square
             g_temperature = (by_entropy @ expected + by_partition @ zc.square().sum(-1) + (g_z * zc).sum()) / temperature
 
-        # Of ||p||^2 both the values and the logits make use; its row of `g_table` collects both, as the others do for p.
-        table = torch.cat([pc, square[:, None]], 1).T
-        query = torch.cat([zc * (2.0 / temperature), (-1.0 / temperature).expand(n, 1)], 1)
-        g_table = zc.new_zeros(d + 1, k)
+        # ds = q (dq - E_q[dq] + g_lse), with q = share / partition and dq = upstream . [p, ||p||^2] + g_total: a column sum is one more
+        # value per prototype, whose upstream gradient is the same for every token. E_q[dq] is known but for E_q[g_total], for which the
+        # nearest prototype's stands in; what ds then adds up to beyond g_lse is taken out of the products below. So the sum comes from
+        # the very products it is subtracted from: the keys multiply what is left of them by 1/T.
         g_total = g_mean / max(n, 1)
-        work = zc.new_empty(2 - len(kept), min(ctx.rows, n), k)
+        near = (upstream * torch.cat([mu, mean_square[:, None]], 1)).sum(-1) + g_total[position] - g_lse
+        weight = torch.cat([upstream, torch.ones_like(near)[:, None], -near[:, None]], 1) / partition[:, None]
+        table = tiling.split(torch.stack([*pc.T, square, g_total, torch.ones_like(square)]))
+        # Of ||p||^2 both the values and the logits make use; its row of `g_table` collects both, as the others do for p.
+        inner = torch.cat([zc * (2.0 / temperature), (-1.0 / temperature).expand(n, 1)], 1)
+        g_table = zc.new_zeros(tiling.tiles, d + 1, tiling.columns)
+        points = table[:, : d + 1 if need_temperature else d].transpose(1, 2).contiguous()
+        width = tiling.tiles * tiling.columns
+        work = zc.new_empty(2 - len(kept), min(ctx.rows, n) * width)
         for block in _row_blocks(n, ctx.rows):
             size = block.stop - block.start
-            q = kept[0][block] if kept else work[1, :size]
-            if not kept:
-                torch.softmax(torch.addmm(bias, zc[block], key.T, out=q), -1, out=q)
-            # ds = q (dq - sum_k q dq + g_lse). The sum must come from the very products it is subtracted from: the keys multiply what is
-            # left of them by 1/T. A column sum is one more value per prototype, whose upstream gradient is the same for every token.
-            ds = torch.addmm(g_total, upstream[block], table, out=work[0, :size]).mul_(q)
-            ds.addcmul_(q, ds.sum(-1).sub_(g_lse[block])[:, None], value=-1)
+            if kept:
+                share = tiling.block(kept[0][block.start * width :], size)
+            else:
+                share = _logits(query[block], key, out=tiling.block(work[1], size)).sub_(top[block, None]).exp2_()
+            ds = _logits(weight[block], table, out=tiling.block(work[0], size)).mul_(share)
+            rest = ds.sum((0, 2)) - g_lse[block]
             if need_z or need_temperature:
-                g_z[block].addmm_(ds, key)
-            if need_temperature:
-                g_temperature = g_temperature - (ds @ bias).sum() / temperature
+                pulled = torch.bmm(ds, points).sum(0)
+                g_z[block].add_((pulled[:, :d] - rest[:, None] * mu[block]) * (2.0 / temperature))
+                if need_temperature:
+                    g_temperature = g_temperature + (pulled[:, d] - rest * mean_square[block]).sum() / temperature.square()
             if need_p:
+                outer = (upstream[block] - rest[:, None] * inner[block]) / partition[block, None]
                 # Transposed: (c, rows) @ (rows, k) is twice as fast on CPUs as (k, rows) @ (rows, c).
-                g_table.addmm_(upstream[block].T, q).addmm_(query[block].T, ds)
+                g_table.baddbmm_(outer.T.expand(tiling.tiles, -1, -1), share)
+                g_table.baddbmm_(inner[block].T.expand(tiling.tiles, -1, -1), ds)
         if need_temperature:
             g_temperature = g_temperature - (g_z * zc).sum() / temperature
-        g_p = torch.addcmul(g_table[:d].T, pc, g_table[d, :, None], value=2.0) if need_p else None
+        g_p = None
+        if need_p:
+            joined = tiling.join(g_table)
+            g_p = torch.addcmul(joined[:d].T, pc, joined[d, :, None], value=2.0)
         return g_z if need_z else None, g_p, g_temperature, None, None
+
+
+def _query(zc: Tensor) -> Tensor:
+    """[z, 1]: (n, d) -> (n, d + 1)."""
+    return torch.cat([zc, zc.new_ones(zc.shape[0], 1)], 1)
+
+
+def _key(pc: Tensor, square: Tensor, temperature: Tensor | float, tiling: Tiling) -> Tensor:
+    """[2p / T, -||p||^2 / T] in tiles: (k, d), (k,) -> (tiles, d + 1, columns)."""
+    key = tiling.split(torch.cat([2.0 * pc.T, -square[None]]) / temperature)
+    key[-1, -1, tiling.k - (tiling.tiles - 1) * tiling.columns :] = NOWHERE
+    return key
+
+
+def _logits(query: Tensor, key: Tensor, out: Tensor) -> Tensor:
+    """query . key in tiles: (n, c), (tiles, c, columns) -> (tiles, n, columns)."""
+    return torch.bmm(query.expand(key.shape[0], -1, -1), key, out=out)
 
 
 def soft_assign(z: Tensor, p: Tensor, temperature: Tensor | float, block: int | None = None) -> SoftAssignment:
@@ -228,12 +310,13 @@ def nearest(z: Tensor, p: Tensor, block: int | None = None) -> Tensor:
         square = pc.square().sum(-1)
         if torch.compiler.is_exporting():  # a graph for any number of tokens has no blocks, and cannot branch on values
             return torch.addmm(-square, zc, 2.0 * pc.T).argmax(-1)
-        margin, key = _rounding_margin(zc, square), 2.0 * pc.T
+        tiling = _tile(k)
+        margin, query, key = _rounding_margin(zc, square), _query(zc), _key(pc, square, 1.0, tiling)
         position = torch.empty(n, dtype=torch.int64, device=z.device)
         contested = torch.empty(n, dtype=torch.bool, device=z.device)
         rows = _rows_per_block(n, k, z.device, block)
-        s = z.new_empty(rows, k)
+        memory = z.new_empty(rows * tiling.tiles * tiling.columns)
         for part in _row_blocks(n, rows):
-            logits = torch.addmm(-square, zc[part], key, out=s[: part.stop - part.start])
-            _, position[part], contested[part] = maximum_rows(logits, margin[part])
+            logits = _logits(query[part], key, out=tiling.block(memory, part.stop - part.start))
+            _, position[part], contested[part] = _maximum_tiles(logits, margin[part])
         return _settle(position, contested, z, p)

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import yaml
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor
@@ -58,16 +59,25 @@ def file_sha256(path: Path) -> str:
 
 def read_json(path: Path, max_bytes: int, missing: str) -> Any:
     """The content of a JSON file. VqlabError: `missing` where there is no such file, else naming one that is damaged or too large."""
+    return _read_text(path, max_bytes, missing, lambda text: json.loads(text, parse_constant=_refuse_constant))
+
+
+def read_yaml(path: Path) -> Any:
+    """The content of a YAML file of plain types; VqlabError, in one line, for one that is missing, damaged or too large."""
+    return _read_text(path, MAX_CONFIG_BYTES, f"there is no file {path}", yaml.safe_load)
+
+
+def _read_text(path: Path, max_bytes: int, missing: str, parse: Callable[[str], Any]) -> Any:
     try:
         with open(path, "rb") as file:
             text = file.read(max_bytes + 1)
         if len(text) > max_bytes:
             raise VqlabError(f"{path} is larger than the {max_bytes:,} bytes that are read")
-        return json.loads(text.decode("utf-8"), parse_constant=_refuse_constant)
+        return parse(text.decode("utf-8"))
     except (FileNotFoundError, NotADirectoryError):
         raise VqlabError(missing) from None
-    except (OSError, ValueError, RecursionError) as error:
-        raise VqlabError(f"cannot read {path}: {error}") from error
+    except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:
+        raise VqlabError(f"cannot read {path}: {' '.join(str(error).split())}") from error
 
 
 def _refuse_constant(name: str) -> Any:
@@ -78,7 +88,8 @@ def write_tokenizer(folder: Path, state: dict[str, Tensor], config: dict[str, An
     """Weights and configuration of a tokenizer into `folder`; the configuration last, since it is what makes the folder a tokenizer."""
     # Copies: safetensors refuses tensors that share memory or are not contiguous.
     tensors = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in state.items()}
-    metadata = {"format": "pt", CHECKSUM: fingerprint({}, tensors)}
+    # One entry: the order of several is not the same in every process, and equal weights shall give equal bytes.
+    metadata = {CHECKSUM: fingerprint({}, tensors)}
     write_atomically(folder / WEIGHTS_NAME, lambda path: save_file(tensors, path, metadata=metadata))
     write_json(folder / CONFIG_NAME, {"format_version": FORMAT_VERSION, "vqlab_version": __version__, "tokenizer": config})
     return folder

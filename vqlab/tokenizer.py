@@ -166,9 +166,9 @@ class Tokenizer(nn.Module):
     def codebook(self, level: int = 0) -> Tensor:
         """Vectors of all ids of one level, as the decoder reads them: (codebook_size, dim).
 
-        In a residual stack the rows of the levels add up to what `embed` gives: a language model that starts with these tables and sums
-        over levels starts with the tokenizer's own vectors. In a cascade only the last level is decoded. level: 0-based, the place on the
-        last axis of ids. Raises ValueError for a level that is not there.
+        In a residual stack or a pyramid the rows of the levels add up to what `embed` gives: a language model that starts with these tables
+        and sums over levels starts with the tokenizer's own vectors. In a cascade only the last level is decoded. level: 0-based, the place
+        on the last axis of ids. Raises ValueError for a level that is not there.
         """
         books, space = self.quantizer.codebooks, self.quantizer.space
         if not 0 <= level < len(books):
@@ -176,7 +176,7 @@ class Tokenizer(nn.Module):
                 f"level must lie in 0..{len(books) - 1}, got {level}" if books else "a tokenizer without a quantizer has no codes"
             )
         table = space.leave(books[level].codes)
-        if level > 0 and self.quantizer.topology == "residual":  # the offset of the way out counts once in a sum over levels
+        if level > 0 and self.quantizer.topology != "cascade":  # the offset of the way out counts once in a sum over levels
             table = table - space.leave(torch.zeros_like(books[level].codes[:1]))
         return table.detach().clone()
 

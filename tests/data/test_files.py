@@ -191,7 +191,7 @@ def test_nothing_readable(tmp_path: Path) -> None:
         load(tmp_path)
 
 
-@pytest.mark.parametrize("settings", [{"crop": "left"}, {"min_scale": 0}, {"test_share": 1}, {"memory_mb": -1}, {"workers": 0}])
+@pytest.mark.parametrize("settings", [{"crop": "left"}, {"min_scale": 0}, {"test_share": 1}, {"memory_mb": -1}, {"workers": -1}])
 def test_refused_settings(settings: dict) -> None:
     with pytest.raises(VqlabError, match=f"files.{next(iter(settings))}"):
         FilesConfig(**settings)

@@ -8,12 +8,13 @@ import pytest
 import torch
 from torch import nn
 
-from vqlab.quantizers import CODEBOOKS, TOPOLOGIES, DDCLCodebook, NonFiniteError, Quantizer, QuantizerOutput, VQCodebook
+from vqlab.quantizers import CODEBOOKS, DDCLCodebook, NonFiniteError, Quantizer, QuantizerOutput, VQCodebook
+from vqlab.quantizers.stack import STACKS
 
 KINDS = pytest.mark.parametrize("kind", list(CODEBOOKS))
 #: Kinds for several levels; the others refuse them in a configuration, since all levels would have one fixed grid.
 STACKED = pytest.mark.parametrize("kind", [kind for kind in CODEBOOKS if CODEBOOKS[kind].stackable])
-STACKS = pytest.mark.parametrize("topology", TOPOLOGIES)
+EACH_STACK = pytest.mark.parametrize("topology", STACKS)
 #: Kinds whose codes start from data, at its place and scale.
 DATA_STARTED = ("ddcl", "vqvae", "rotation")
 
@@ -33,7 +34,7 @@ def reseeded(quantizer: Quantizer, x: torch.Tensor) -> QuantizerOutput:
 
 
 @STACKED
-@STACKS
+@EACH_STACK
 @pytest.mark.parametrize(
     ("dim", "codebook_dim", "shape"),
     [
@@ -75,7 +76,7 @@ def test_shapes(kind, topology, dim, codebook_dim, shape, sizes, make) -> None:
 
 
 @STACKED
-@STACKS
+@EACH_STACK
 def test_the_declared_layout_is_used_even_when_sides_equal_channels(kind, topology, make, fit) -> None:
     quantizer = make(kind, 8, (16, 8), topology=topology)
     fit(quantizer, batches(3, 2, 8, 8, 8))
@@ -152,7 +153,7 @@ def test_a_training_batch_without_tokens_is_refused(kind, make, state_bytes) -> 
 
 
 @STACKED
-@STACKS
+@EACH_STACK
 @pytest.mark.parametrize("sizes", [(32,), (32, 16, 8)])
 @pytest.mark.parametrize(("training", "normalize"), [(False, True), (False, False), (True, False)])
 def test_forward_and_encode_give_the_same_ids(kind, topology, sizes, training, normalize, make, fit) -> None:
@@ -167,7 +168,7 @@ def test_forward_and_encode_give_the_same_ids(kind, topology, sizes, training, n
 
 
 @STACKED
-@STACKS
+@EACH_STACK
 def test_the_first_training_batch_of_a_normalised_stack_agrees_with_encode(kind, topology, make) -> None:
     quantizer = make(kind, 8, (32, 16), topology=topology).train()
     x = torch.randn(4, 8, 6, 6)
@@ -175,7 +176,7 @@ def test_the_first_training_batch_of_a_normalised_stack_agrees_with_encode(kind,
 
 
 @STACKED
-@STACKS
+@EACH_STACK
 def test_encode_equals_a_chain_by_hand(kind, topology, make, fit) -> None:
     quantizer = make(kind, 8, (32, 16, 8), topology=topology)
     fit(quantizer, batches(4, 4, 8, 6, 6))
@@ -196,7 +197,7 @@ def test_encode_equals_a_chain_by_hand(kind, topology, make, fit) -> None:
 
 
 @STACKED
-@STACKS
+@EACH_STACK
 def test_fewer_levels(kind, topology, make, fit) -> None:
     quantizer = make(kind, 8, (32, 16, 8), topology=topology)
     fit(quantizer, batches(2, 4, 8, 6, 6))
@@ -245,7 +246,7 @@ def test_ids_out_of_range_are_refused(kind, bad, make) -> None:
 
 
 @STACKED
-@STACKS
+@EACH_STACK
 @pytest.mark.parametrize("steps", [0, 5])
 def test_eval_changes_no_state(kind, topology, steps, make, fit, state_bytes) -> None:
     quantizer = make(kind, 8, (16, 8), 4, topology)
@@ -297,7 +298,7 @@ def test_nan_stops_before_any_state_changes(kind, bad, steps, make, fit, state_b
 
 
 @STACKED
-@STACKS
+@EACH_STACK
 def test_loading_the_state_and_going_on_gives_the_same_numbers(kind, topology, make) -> None:
     """Stop after 4 steps and go on to 30 in another process, against 30 in one go."""
 
@@ -399,7 +400,7 @@ def test_calibration_without_normalisation_has_nothing_to_do(make, state_bytes) 
 
 
 @STACKED
-@STACKS
+@EACH_STACK
 @pytest.mark.parametrize("normalize", [True, False])
 @pytest.mark.parametrize("value", [0.0, 3.0, -300.0])
 def test_constant_input_through_four_levels(kind, topology, normalize, value, make, fit) -> None:
@@ -417,7 +418,7 @@ def test_constant_input_through_four_levels(kind, topology, normalize, value, ma
 
 
 @pytest.mark.parametrize("kind", DATA_STARTED)
-@STACKS
+@EACH_STACK
 def test_large_values_in_float16(kind, topology, make) -> None:
     quantizer = make(kind, 8, (16, 8), topology=topology, normalize=False)
     signs = torch.tensor([1.0, -1.0]).view(2, 1, 1, 1)

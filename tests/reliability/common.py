@@ -107,6 +107,8 @@ def start_child(action: Callable[[], object], output: Path) -> int:
         os.dup2(handle, 2)
         action()
         code = 0
+    except SystemExit as error:
+        code = error.code if isinstance(error.code, int) else int(error.code is not None)
     except BaseException as error:
         os.write(2, f"{type(error).__name__}: {error}\n".encode())
     finally:

@@ -2,10 +2,10 @@
 
     python tests/reliability/fuzz.py --cases 10000
 
-A run's configuration, a run's checkpoint, a tokenizer's configuration and a tokenizer's weights are changed at random: bytes flipped, cut,
-inserted and repeated; values replaced by others of the wrong type or size; keys added, removed and renamed; versions of the future; paths
-that leave the folder; objects that would run code. Each case must either be refused by one line of `VqlabError` or give what the unchanged
-files give. The process' memory is limited, and the folder of a refused file must not have changed.
+A run's configuration and checkpoint, a tokenizer's configuration and weights, the index and a shard of token files are changed at random:
+bytes flipped, cut, inserted and repeated; values replaced by others of the wrong type or size; keys added, removed and renamed; versions of
+the future; paths that leave the folder; objects that would run code. Each case must either be refused by one line of `VqlabError` or give
+what the unchanged files give. The process' memory is limited, and the folder of a refused file must not have changed.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import copy
+import dataclasses
 import io
 import json
 import os
@@ -36,6 +37,7 @@ from common import small_config, use_few_images
 from vqlab.data import load_images
 from vqlab.errors import VqlabError
 from vqlab.tokenizer import Tokenizer
+from vqlab.tokens import EncodeOptions, TokenDataset, encode_images, open_images
 from vqlab.training import load_run_config, train
 from vqlab.training.checkpoint import check_checkpoint
 from vqlab.training.run import build_module
@@ -115,7 +117,7 @@ Check = Callable[[], object]
 
 
 class Fuzzer:
-    """The four kinds of files of one small run, and a check for each."""
+    """The kinds of files, whole as they were written, and a check for each."""
 
     def __init__(self, place: Path, seed: int) -> None:
         self.draw = random.Random(seed)
@@ -135,6 +137,15 @@ class Fuzzer:
             "checkpoint": (self.checkpoint, self.checkpoint_case, self.read_checkpoint),
             "tokenizer configuration": (self.tokenizer_folder / "config.json", self.json_case, self.read_tokenizer),
             "tokenizer weights": (self.tokenizer_folder / "model.safetensors", self.weights_case, self.read_tokenizer),
+        }
+        self.tokens = place / "tokens"
+        pictures = open_images("sample:test")
+        few = dataclasses.replace(pictures, names=pictures.names[:40], labels=pictures.labels[:40])  # type: ignore[index]
+        encode_images(Tokenizer.from_pretrained(self.tokenizer_folder), few, self.tokens, EncodeOptions(shard_size=16))
+        self.token_ids = [*TokenDataset(self.tokens, labels=True)]
+        self.targets |= {
+            "token index": (self.tokens / "index.json", self.json_case, self.read_tokens),
+            "token shard": (self.tokens / "shard-00001.safetensors", self.weights_case, self.read_tokens),
         }
         self.originals = {name: target[0].read_bytes() for name, target in self.targets.items()}
         self.content = torch.load(self.checkpoint, weights_only=True)
@@ -206,6 +217,11 @@ class Fuzzer:
     def read_tokenizer(self) -> None:
         if not torch.equal(Tokenizer.from_pretrained(self.tokenizer_folder).encode(self.images), self.ids):
             raise AssertionError("a damaged tokenizer gives other ids")
+
+    def read_tokens(self) -> None:
+        for mine, want in zip(TokenDataset(self.tokens, labels=True, verify=True), self.token_ids, strict=True):
+            if not torch.equal(mine.ids, want.ids) or mine.label != want.label:
+                raise AssertionError("damaged token files give other ids")
 
     # -- the run --------------------------------------------------------------------------------------------------------------------
 

@@ -1,6 +1,6 @@
 """Several gloo processes on one machine: one codebook, the figures of one process, errors on all of them, and an end when one dies.
 
-    python tests/reliability/processes.py --ranks 2 4
+python tests/reliability/processes.py --ranks 2 4
 """
 
 from __future__ import annotations
@@ -16,24 +16,31 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 import torch.distributed as dist
-from common import contents, differences, exit_code, small_config, start_child, use_few_images
+from common import KINDS, contents, differences, small_config, start_child, use_few_images
 from torch import Tensor
 
-from vqlab.data import load_images
+import vqlab.data
+import vqlab.training.run
 from vqlab.metrics import CodebookUsage
 from vqlab.quantizers import DDCLCodebook, NonFiniteError, Quantizer, VQCodebook, build_quantizer
 from vqlab.quantizers.latents import LatentNorm
+from vqlab.tokenizer import Tokenizer
 from vqlab.training import load_run_config, train
+from vqlab.training.module import TokenizerModule
 
 #: Seconds after which a job counts as hung.
 TIME_OUT = 60
 STEPS = 4
+#: Training images of the uneven trainings: fewer than one full batch of every rank, so that none are left out and ranks get 7 and 6.
+UNEVEN_IMAGES = 13
 BUSY = {"revival_threshold": 0.9, "revival_interval": 1, "ema_decay": 0.1}
 STACKS: dict[str, list[dict[str, Any]]] = {
     "ddcl": [{"kind": "ddcl", "codebook_size": 16}],
@@ -164,9 +171,7 @@ def quantizers(rank: int, folder: Path) -> None:
     result["levels"] = single_levels(rank, lambda step: flat(step, rank))
     norm = normalised(tokens(0, rank).movedim(1, -1).reshape(-1, 6)[:, :4])
     result["norm"] = [part.tolist() for part in norm]
-    result["raised"] = {
-        f"{kind}, {value}": bad_batch(rank, kind, value) for kind in STACKS for value in (float("nan"), float("inf"), None)
-    }
+    result["raised"] = {f"{kind}, {value}": bad_batch(rank, kind, value) for kind in STACKS for value in (float("nan"), float("inf"), None)}
     (folder / f"rank{rank}.json").write_text(json.dumps(result))
     dist.destroy_process_group()
 
@@ -180,30 +185,205 @@ def require(condition: bool, what: str) -> None:
         raise Failed(what)
 
 
-def run_ranks(size: int, folder: Path, action: Callable[[int], object], kill: int | None = None, when: Path | None = None) -> list[int]:
-    """Exit codes of `size` forked processes with the environment that torchrun sets; `kill` ends that rank once `when` exists."""
+@dataclass
+class Job:
+    """codes: how each rank ended, None where it ran on.  seconds: from the disturbance (or the start) to the end."""
+
+    codes: list[int | None]
+    seconds: float
+    logs: list[str]
+
+    @property
+    def ended_well(self) -> bool:
+        return all(code == 0 for code in self.codes)
+
+
+def run_ranks(size: int, folder: Path, action: Callable[[int], object], disturb: tuple[signal.Signals, int, Path] | None = None) -> Job:
+    """`size` forked processes with the environment that torchrun sets. disturb: a signal to a rank once a file exists."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     shared = {"WORLD_SIZE": size, "LOCAL_WORLD_SIZE": size, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "GROUP_RANK": 0}
-    pids = []
+    pids, logs = [], [folder / f"log{rank}" for rank in range(size)]
     for rank in range(size):
 
         def child(rank: int = rank) -> None:
-            os.environ |= {k: str(v) for k, v in {**shared, "RANK": rank, "LOCAL_RANK": rank, "TORCHELASTIC_RUN_ID": "x"}.items()}
+            own = {**shared, "RANK": rank, "LOCAL_RANK": rank, "TORCHELASTIC_RUN_ID": "x"}
+            os.environ.update({name: str(value) for name, value in own.items()})
             action(rank)
 
-        pids.append(start_child(child, folder / f"log{rank}"))
-    deadline = time.monotonic() + TIME_OUT
-    if kill is not None:
-        assert when is not None
-        while not when.exists() and time.monotonic() < deadline:
+        logs[rank].unlink(missing_ok=True)
+        pids.append(start_child(child, logs[rank]))
+    start = time.monotonic()
+    if disturb is not None:
+        number, rank, when = disturb
+        while not when.exists() and time.monotonic() < start + TIME_OUT:
             time.sleep(0.01)
-        os.kill(pids[kill], signal.SIGKILL)
+        os.kill(pids[rank], number)
+        start = time.monotonic()
     codes: list[int | None] = [None] * size
-    while None in codes and time.monotonic() < deadline:
+    while None in codes and time.monotonic() < start + TIME_OUT:
         for rank, pid in enumerate(pids):
-            if codes[rank] is None and os.waitpid(pid, os.WNOHANG)[0]:
-                codes[rank] = 0
+            if codes[rank] is None:
+                ended, status = os.waitpid(pid, os.WNOHANG)
+                codes[rank] = os.waitstatus_to_exitcode(status) if ended else None
+        if disturb is not None and disturb[0] == signal.SIGSTOP and codes.count(None) == 1:
+            break  # all but the one that is stopped
         time.sleep(0.02)
-    return codes  # type: ignore[return-value]
+    seconds = time.monotonic() - start
+    for rank, pid in enumerate(pids):
+        if codes[rank] is None:
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
+    return Job(codes, seconds, [log.read_text() for log in logs])
+
+
+# -- what must hold -----------------------------------------------------------------------------------------------------------------
+
+
+def close(found: Any, wanted: Any) -> bool:
+    return bool(torch.allclose(torch.tensor(found), torch.tensor(wanted), rtol=1e-4, atol=1e-5))
+
+
+def check_quantizers(size: int, folder: Path) -> str:
+    """Codebooks and counts of `size` processes against each other and against one process."""
+    job = run_ranks(size, folder, lambda rank: quantizers(rank, folder))
+    require(job.ended_well, f"exit codes {job.codes}: {job.logs}")
+    results = [json.loads((folder / f"rank{rank}.json").read_text()) for rank in range(size)]
+    tensors = 0
+    for name in STACKS:
+        require(all(result[name]["finite"] for result in results), f"{name}: NaN or inf")
+        require(all(result[name] == results[0][name] for result in results), f"{name}: the ranks differ")
+        tensors += len(results[0][name]["state"])
+    require(results[0]["vqvae, moving averages and revival"]["revived"] > 0, "nothing was revived")
+    os.environ["WORLD_SIZE"] = str(size)
+    one = single_levels(0, lambda step: torch.cat([flat(step, rank) for rank in range(size)]))
+    for result in results:
+        for figure, wanted in one.items():
+            require(close(result["levels"][figure], wanted), f"{figure}: {result['levels'][figure]}, one process has {wanted}")
+        require(result["levels"]["counts"] == one["counts"], "counts differ from those of one process")
+    parts = [tokens(0, rank).movedim(1, -1).reshape(-1, 6)[:, :4] for rank in range(size)]
+    for i, wanted_part in enumerate(normalised(torch.cat(parts))):
+        found = torch.cat([torch.tensor(result["norm"][i]) for result in results])
+        require(close(found.tolist(), wanted_part.tolist()), "the normalisation differs from that of one process")
+    for case in results[0]["raised"]:
+        for rank, result in enumerate(results):
+            require(result["raised"][case].startswith(("NonFiniteError", "ValueError: a training batch")), f"{case}, rank {rank} raised "
+                    f"{result['raised'][case]}")  # fmt: skip
+    return (
+        f"{tensors} tensors of {len(STACKS)} stacks byte-equal on all ranks, counts equal to one process, {len(results[0]['raised'])} bad "
+        "batches of one rank raised on all"
+    )
+
+
+def digests_at_the_end(folder: Path) -> None:
+    """Let each rank leave a digest of the tokenizer that it ends with."""
+
+    def write(module: TokenizerModule) -> None:
+        (folder / f"end{os.environ['RANK']}.json").write_text(json.dumps(digest(module.tokenizer)))
+
+    TokenizerModule.on_train_end = write  # type: ignore[method-assign]
+
+
+def check_training(kind: str, size: int, folder: Path) -> str:
+    """A whole training on batches of different size, stopped once and resumed, against one that was left alone."""
+
+    def run(name: str, resume: bool = False, max_steps: int = -1) -> Path:
+        def action(rank: int) -> None:
+            use_few_images(UNEVEN_IMAGES)
+            digests_at_the_end(folder)
+            path = folder / name
+            if resume:
+                train(load_run_config(path), resume=True)
+            else:
+                train(small_config(kind, folder, name, epochs=4), max_steps=max_steps)
+
+        job = run_ranks(size, folder, action)
+        wanted = (0,) if max_steps < 0 else (0, 70)
+        require(all(code in wanted for code in job.codes), f"{kind}: exit codes {job.codes}: {job.logs}")
+        return folder / name
+
+    whole = run("whole")
+    ends = [json.loads((folder / f"end{rank}.json").read_text()) for rank in range(size)]
+    require(all(end == ends[0] for end in ends), f"{kind}: the ranks end with different tokenizers")
+    run("parts", max_steps=2)
+    different = differences(contents(whole), contents(run("parts", resume=True)))
+    require(not different, f"{kind}: a resumed run differs: {different[:5]}")
+    tokenizer = Tokenizer.from_pretrained(whole / "tokenizer")
+    use_few_images(UNEVEN_IMAGES)
+    test = vqlab.training.run.load_images("sample", "data").test
+    ids = tokenizer.encode(test.images)
+    counts = np.load(whole / "counts.npz")
+    for level, size_of_book in enumerate(tokenizer.quantizer.codebook_sizes):
+        wanted = torch.bincount(ids[..., level].flatten(), minlength=size_of_book).numpy()
+        require(bool((counts[f"level{level + 1}"] == wanted).all()), f"{kind}: counts of the test images are not those of one process")
+    for name in ("whole", "parts"):
+        shutil.rmtree(folder / name)
+    return f"{kind}: {len(ends[0])} tensors byte-equal on all ranks, counts of the test images equal to one process, exact resume"
+
+
+def check_disturbed(size: int, folder: Path, number: signal.Signals) -> str:
+    """One rank dies, or stops answering, in the midst of a training."""
+    name = number.name.lower()
+
+    def action(rank: int) -> None:
+        use_few_images()
+        run = {"timeout": 10} if number == signal.SIGSTOP else {}
+        train(small_config("vqvae", folder, name, epochs=10_000, run=run))
+
+    job = run_ranks(size, folder, action, (number, size - 1, folder / name / "checkpoints" / "last.ckpt"))
+    others = job.codes[:-1]
+    require(None not in others and 0 not in others, f"{name}: exit codes {job.codes} after {job.seconds:.0f} s")
+    messages = {log.strip().splitlines()[-1][:100] for log in job.logs[:-1]}
+    what = "killed" if number == signal.SIGKILL else "stopped (run.timeout 10)"
+    return f"one rank {what}: the others end with an error after {job.seconds:.1f} s: {sorted(messages)[0]}"
+
+
+def check_bad_pixel(size: int, folder: Path) -> str:
+    """One pixel of one rank becomes NaN in the midst of a training."""
+
+    def action(rank: int) -> None:
+        use_few_images()
+        unit = TokenizerModule._unit
+
+        def bad(module: TokenizerModule, images: Tensor) -> Tensor:
+            images = unit(module, images).clone()
+            if module.training and module.global_step == 2 and rank == size - 1:
+                images[0, 0, 0, 0] = float("nan")
+            return images
+
+        TokenizerModule._unit = bad  # type: ignore[method-assign]
+        train(small_config("vqvae", folder, "pixel"))
+
+    job = run_ranks(size, folder, action)
+    require(job.codes == [70] * size, f"exit codes {job.codes}")
+    require(all("NonFiniteError: step 2" in log for log in job.logs), f"messages {job.logs}")
+    return f"one NaN pixel of one rank: all ranks end with an error that names the step after {job.seconds:.1f} s"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--ranks", type=int, nargs="+", default=[2, 4])
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    vqlab.data.load_images("sample")
+    failed = False
+    for size in options.ranks:
+        checks: list[Callable[[Path], str]] = [
+            lambda folder, size=size: check_quantizers(size, folder),  # type: ignore[misc]
+            *(lambda folder, size=size, kind=kind: check_training(kind, size, folder) for kind in KINDS),  # type: ignore[misc]
+            *(lambda folder, size=size, n=n: check_disturbed(size, folder, n) for n in (signal.SIGKILL, signal.SIGSTOP)),  # type: ignore[misc]
+            lambda folder, size=size: check_bad_pixel(size, folder),  # type: ignore[misc]
+        ]
+        for check in checks:
+            with tempfile.TemporaryDirectory() as place:
+                try:
+                    print(f"{size} processes: {check(Path(place))}", flush=True)
+                except Failed as error:
+                    failed = True
+                    print(f"{size} processes: FAILED: {error}", flush=True)
+    return int(failed)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -207,7 +207,7 @@ def test_nothing_but_bad_images(tokenizer: Tokenizer, tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["batch_size", "shard_size", "workers"])
 def test_options_are_checked(name: str) -> None:
     with pytest.raises(VqlabError, match=name):
-        EncodeOptions(**{name: 0})
+        EncodeOptions(**{name: -1})
 
 
 def test_reading_goes_on_while_the_encoder_works(

@@ -12,6 +12,7 @@ from safetensors.torch import load_file
 
 from vqlab.data import ImageData
 from vqlab.training import train
+from vqlab.training.records import reconstruction_arrays
 
 
 def weights(folder: Path) -> dict[str, torch.Tensor]:
@@ -69,3 +70,16 @@ def test_resuming_goes_on_exactly(make_config: Any, few_images: ImageData, compa
     first, second = (comparable(folder / "checkpoints" / "last.ckpt") for folder in (whole, resumed))
     assert first.keys() == second.keys()
     assert [name for name in first if first[name] != second[name]] == []
+
+
+def test_pictures_show_the_average(make_config: Any, few_images: ImageData, monkeypatch: pytest.MonkeyPatch) -> None:
+    shown = []
+
+    def arrays(tokenizer: torch.nn.Module, preview: torch.Tensor) -> dict[str, Any]:
+        shown.append(tokenizer.state_dict()["encoder.layers.0.weight"].clone())
+        return reconstruction_arrays(tokenizer, preview)  # type: ignore[arg-type]
+
+    monkeypatch.setattr("vqlab.training.loggers.reconstruction_arrays", arrays)
+    folder = train(make_config(optim={"ema_decay": 0.9}, run={"tensorboard": True}))
+    assert len(shown) == 2
+    assert torch.equal(load_file(folder / "tokenizer" / "model.safetensors")["encoder.layers.0.weight"], shown[-1])

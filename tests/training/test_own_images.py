@@ -52,6 +52,18 @@ def test_a_folder_trains_resumes_and_is_evaluated(photos: Path, memory_mb: int, 
     assert [name for name in first if first[name] != second[name]] == []
 
 
+@pytest.mark.parametrize("workers", [1, 2])
+def test_workers_change_no_digit(workers: int, photos: Path, make_config: Any, comparable: Any) -> None:
+    settings = {"data": str(photos), "image_size": [16, 24]}
+    alone, helped = (
+        train(make_config(name=f"workers{n}", **settings, files={"memory_mb": 0, "test_share": 0.3, "workers": n})) for n in (0, workers)
+    )
+    first, second = (comparable(folder / "checkpoints" / "last.ckpt") for folder in (alone, helped))
+    assert [name for name in first if first[name] != second[name]] == []
+    for name in ("tokenizer/model.safetensors", "counts.npz", "reconstructions.npz"):
+        assert (alone / name).read_bytes() == (helped / name).read_bytes(), name
+
+
 def test_resuming_with_other_images_is_refused(photos: Path, make_config: Any) -> None:
     settings = {"data": str(photos), "image_size": 16}
     train(make_config(**settings), max_steps=2)

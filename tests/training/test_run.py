@@ -137,7 +137,7 @@ def test_golden_schedules(golden: Path) -> None:
         assert steps["level1/tau"].iloc[0] == pytest.approx(0.1, rel=1e-6)
         cooling = steps["step"] <= 0.6 * 100  # then it stays at its end
         assert (np.diff(steps["level1/tau"][cooling]) < 0).all()
-        assert steps["level1/tau"][~cooling].to_numpy() == pytest.approx(0.004, rel=1e-6)
+        assert steps["level1/tau"][~cooling].to_numpy() == pytest.approx(0.002, rel=1e-6)
         state = load_file(golden / "tokenizer" / "model.safetensors")
         assert int(state["quantizer.levels.0.schedule.step"]) == 100
 
@@ -487,7 +487,7 @@ def test_temperature_advances_once_per_optimizer_step(make_config: Any, few_imag
     assert int(state["quantizer.levels.0.schedule.total"]) == 12
     steps = pd.read_csv(folder / "steps.csv")
     assert steps["step"].tolist() == list(range(1, 13))
-    np.testing.assert_allclose(steps["level1/tau"], 0.1 * (0.004 / 0.1) ** np.minimum(np.arange(12) / (12 * 0.6), 1), rtol=1e-5)
+    np.testing.assert_allclose(steps["level1/tau"], 0.1 * (0.002 / 0.1) ** np.minimum(np.arange(12) / (12 * 0.6), 1), rtol=1e-5)
 
 
 def test_accumulation_equals_one_batch_of_the_sum(make_config: Any, few_images: ImageData, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -54,8 +54,8 @@ def benchmark_encoding(config: TrainConfig, images: int = 1000, rounds: int = 6)
     tune_process(config.run.threads)
     torch.manual_seed(config.seed)
     tokenizer = Tokenizer(config.tokenizer_config()).eval()
-    source = load_images(config.data, config.run.data_root).train.images
-    pictures = source[torch.arange(images) % len(source)]
+    source = load_images(config.data, config.run.data_root).train
+    pictures = source.plain(torch.arange(images) % len(source))
     batches = pictures.split(BATCH)
     with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(1) as reader, torch.inference_mode():
         files = _write_files(pictures, Path(folder))

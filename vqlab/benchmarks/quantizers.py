@@ -86,10 +86,10 @@ class QuantizerBenchmark:
             basis = self.row(BASIS, r.n, r.d, r.k)
             cells = [
                 _cell(r.train_ms, 1),
-                _cell(_ratio(r.train_ms, basis and basis.train_ms), 2),
+                _cell(_ratio(r.train_ms, basis.train_ms if basis else None), 2),
                 _cell(r.train_mib, 1),
                 _cell(r.ids_ms, 1),
-                _cell(_ratio(r.ids_ms, basis and basis.ids_ms), 2),
+                _cell(_ratio(r.ids_ms, basis.ids_ms if basis else None), 2),
                 _cell(r.ids_mib, 1),
             ]
             lines.append(f"{head} {' | '.join(cells)} |")

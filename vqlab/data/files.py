@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import io
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -39,7 +39,7 @@ class FilesConfig:
         test_share: share of the images that goes into the test split, by a hash of their names; without effect where a data set is split.
         strict: stop at the first image that cannot be read, instead of leaving it out.
         memory_mb: sets that need no more MiB are decoded once, larger ones are read from their files in every epoch.
-        workers: threads that read and crop.
+        workers: threads that read and crop; 0: none, each image is read when it is asked for.
     """
 
     crop: str = "random"
@@ -58,8 +58,8 @@ class FilesConfig:
             raise VqlabError(f"files.test_share must lie between 0 and 1, got {self.test_share}")
         if self.memory_mb < 0:
             raise VqlabError(f"files.memory_mb must not be negative, got {self.memory_mb}")
-        if self.workers < 1:
-            raise VqlabError(f"files.workers must be at least 1, got {self.workers}")
+        if self.workers < 0:
+            raise VqlabError(f"files.workers must not be negative, got {self.workers}")
 
 
 def load_files(data: str, size: tuple[int, int], config: FilesConfig) -> ImageData:
@@ -144,6 +144,8 @@ class Pictures:
         return self._kept[number] if self._kept else self._read(number)
 
     def _each(self, numbers: Sequence[int], work: Callable[[int], T]) -> list[T]:
+        if not self.config.workers:
+            return [work(number) for number in numbers]
         with ThreadPoolExecutor(self.config.workers, thread_name_prefix="read") as pool:
             return list(pool.map(work, numbers))
 
@@ -173,23 +175,24 @@ class FileSplit:
     pictures: where they come from.  numbers: which of them belong to the split.  labels: int64 (n,).  size: (h, w) of the results.
     """
 
-    ahead = 2
-
     def __init__(self, pictures: Pictures, numbers: list[int], labels: Tensor, size: tuple[int, int], config: FilesConfig) -> None:
         self.pictures, self.numbers, self.labels, self.image_size, self.config = pictures, numbers, labels, size, config
-        self._pool = ThreadPoolExecutor(config.workers, thread_name_prefix="crop")
+        self.ahead = 2 if config.workers else 0
+        self._map: Callable[..., Iterable[Tensor]] = (
+            ThreadPoolExecutor(config.workers, thread_name_prefix="crop").map if config.workers else map
+        )
 
     def __len__(self) -> int:
         return len(self.numbers)
 
     def plain(self, chosen: Tensor) -> Tensor:
-        return torch.stack(list(self._pool.map(self._centre, chosen.tolist())))
+        return torch.stack(list(self._map(self._centre, chosen.tolist())))
 
     def augmented(self, chosen: Tensor, generator: Generator) -> Tensor:
         # All random numbers are drawn here, equally many for each image, so that threads change nothing.
         draws = torch.rand(len(chosen), 5, generator=generator)
         crop = self._random if self.config.crop == "random" else self._centre
-        images = torch.stack(list(self._pool.map(crop, chosen.tolist(), draws[:, 1:].tolist())))
+        images = torch.stack(list(self._map(crop, chosen.tolist(), draws[:, 1:].tolist())))
         return torch.where((draws[:, 0] < 0.5)[:, None, None, None], images.flip(3), images)
 
     def sample(self, count: int) -> Tensor:

@@ -12,6 +12,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -22,7 +24,7 @@ from torch import Tensor, nn
 
 from vqlab.assignment import separation
 from vqlab.data import load_images
-from vqlab.data.arrays import ImageSplit
+from vqlab.data.arrays import Split
 from vqlab.errors import VqlabError
 from vqlab.experiments.encoders import load_text_encoder
 from vqlab.experiments.features import TokenFeatures
@@ -166,7 +168,7 @@ class SmallViT(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.vit = timm.create_model(
+        self.vit: Any = timm.create_model(
             "vit_tiny_patch16_224", pretrained=False, img_size=32, patch_size=4, embed_dim=DIM, depth=2, num_heads=4, num_classes=0
         )
 
@@ -189,8 +191,8 @@ def vision_task(data: str, settings: Settings, test_size: int, batch_size: int =
     return Task(f"ViT tokens, {data}", len(images.classes), SmallViT, batches, test)
 
 
-def _images(split: ImageSplit, which: Tensor) -> Batch:
-    return Batch(as_unit_images(split.images[which]), None, split.labels[which].long())
+def _images(split: Split, which: Tensor) -> Batch:
+    return Batch(as_unit_images(split.plain(which)), None, split.labels[which].long())
 
 
 class Adapter(nn.Module):
@@ -230,13 +232,13 @@ def _token_batches(features: TokenFeatures, size: int, generator: torch.Generato
 
 def run(settings: Settings) -> Report:
     """Both tasks where their data can be had, every method and start, over the seeds."""
-    steps = 30 if settings.quick else 200
+    steps = 30 if settings.quick else 100
     report = Report("collapse", "does a bank of prototypes, slots or latents merge in coupled training")
     report.notes.append(
         f"{PROTOTYPES} vectors of {DIM} channels, {steps} steps of 32 inputs, AdamW {LR}, bank {LR / EPSILON:g}, {settings.seeds} seeds"
     )
     makers: list[Callable[[], Task]] = [
-        lambda: vision_task("sample" if settings.quick else "cifar10", settings, 200 if settings.quick else 2000),
+        lambda: vision_task("sample" if settings.quick else "cifar10", settings, 200 if settings.quick else 1000),
         lambda: text_task("20news", settings),
     ]
     failures = []
@@ -308,7 +310,7 @@ def _claims(name: str, traces: dict[tuple[str, str], list[Trace]]) -> list[Claim
 
 
 @torch.no_grad()
-def _patches(task: Task, network: CoupledNetwork, settings: Settings) -> object:
+def _patches(task: Task, network: CoupledNetwork, settings: Settings) -> Path:
     """The patches with the largest q of each prototype: what a prototype of the ViT's tokens stands for."""
     images = torch.cat([batch.inputs for batch in task.test])[:400]
     out = network.eval().readout(network.encoder(images))

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from vqlab.errors import VqlabError
 from vqlab.experiments.extra import needs_extra
+from vqlab.training.runtime import choose_runtime
 
 BERT = "google-bert/bert-base-uncased"
 #: Seconds after which the hub, if it does not answer, is given up.
@@ -40,12 +41,16 @@ class TextEncoder:
         return int(self.model.config.hidden_size)  # type: ignore[union-attr, arg-type]
 
     @torch.no_grad()
-    def encode(self, texts: list[str], max_tokens: int, bf16: bool = True) -> TextBatch:
-        """Last hidden states of texts, cut to `max_tokens` tokens with the special ones, padded on the right."""
+    def encode(self, texts: list[str], max_tokens: int, bf16: bool | None = None) -> TextBatch:
+        """Last hidden states of texts, cut to `max_tokens` tokens with the special ones, padded on the right.
+
+        bf16: autocast to bfloat16; None where the device is fast at it, since a CPU that has to emulate it takes several times as long.
+        """
         batch = self.tokenizer(texts, truncation=True, max_length=max_tokens, padding=True, return_tensors="pt")
         device = next(self.model.parameters()).device
         batch = batch.to(device)
-        with torch.autocast(device.type, torch.bfloat16, enabled=bf16):
+        fast = choose_runtime(device.type, "auto").bf16 if bf16 is None else bf16
+        with torch.autocast(device.type, torch.bfloat16, enabled=fast):
             states = self.model(**batch).last_hidden_state
         return TextBatch(states.float().cpu(), batch["attention_mask"].bool().cpu(), batch["input_ids"].cpu())
 

@@ -95,7 +95,7 @@ def run(settings: Settings) -> Report:
         f"encoder {encoder.name}; {len(features.train)} training and {len(features.test)} test posts of 20 Newsgroups, "
         f"{tokens:.0f} tokens of {features.train.dim} channels on average; {settings.seeds} seeds, {plan.epochs} epochs"
     )
-    resamples = 20 if settings.quick else 200
+    resamples = 20 if settings.quick else 100
     reference = bootstrap(accuracy, labels, [linear_reference(features.train, features.test)], resamples)
     rows, smallest, steps, error, shown = [], math.inf, 0, 0.0, None
     for carry in CARRIES:

@@ -68,12 +68,15 @@ class Report:
         folder.mkdir(parents=True, exist_ok=True)
         for title, table in self.tables.items():
             name = "".join(c if c.isalnum() else "-" for c in title.lower()).strip("-")
-            text = table.to_csv(index=False)
-            write_atomically(folder / f"{name}.csv", lambda path, text=text: path.write_text(text, encoding="utf-8"))
+            write_text(folder / f"{name}.csv", table.to_csv(index=False))
         write_json(folder / "claims.json", [asdict(claim) for claim in self.claims])
-        content = self.markdown()
-        write_atomically(folder / "report.md", lambda path: path.write_text(content, encoding="utf-8"))
+        write_text(folder / "report.md", self.markdown())
         return folder / "report.md"
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a text file in UTF-8, whole or not at all."""
+    write_atomically(path, lambda temporary: temporary.write_text(text, encoding="utf-8"))
 
 
 def markdown_table(table: pd.DataFrame) -> str:

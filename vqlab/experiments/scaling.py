@@ -159,9 +159,9 @@ def run(settings: Settings) -> Report:
     report.tables["Time and memory"] = pd.DataFrame(table)
     fitted = {}
     for name in names:
-        own = [row for row in rows if row.method == name]
-        lengths = [row.tokens for row in own]
-        fitted[name] = (exponent(lengths, [row.seconds for row in own]), exponent(lengths, [float(row.peak_bytes) for row in own]))
+        series = [row for row in rows if row.method == name]
+        lengths = [row.tokens for row in series]
+        fitted[name] = (exponent(lengths, [row.seconds for row in series]), exponent(lengths, [float(row.peak_bytes) for row in series]))
     report.tables["Fitted exponents (cost ~ n^x, longer half)"] = pd.DataFrame(
         [{"method": name, "time": f"{t:.2f}", "memory": f"{m:.2f}"} for name, (t, m) in fitted.items()]
     )

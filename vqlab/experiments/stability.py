@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import math
-from dataclasses import dataclass
-from pathlib import Path
-
+import numpy as np
 import pandas as pd
 import torch
 from matplotlib.figure import Figure
@@ -13,52 +10,103 @@ from matplotlib.lines import Line2D
 
 from vqlab.data import load_images
 from vqlab.experiments.phase_boundary import PREDICTED, PhaseBoundary, measure_phase_boundary
-from vqlab.experiments.time_scales import EPSILONS, OPTIMIZERS, SYSTEMS, CoupledRun, train_coupled
+from vqlab.experiments.report import Claim, Report, Settings, Verdict
+from vqlab.experiments.time_scales import CODEBOOK_SIZE, EPSILONS, OPTIMIZERS, SYSTEMS, CoupledRun, train_coupled
 from vqlab.results.style import REFERENCE, draw, legend_below, log_axis, panels, save, styled
 from vqlab.storage import write_atomically
 
 RATIOS = [0.5, 1.0, 1.5, 1.9, 2.1, 2.5, 3.0, 3.5, 3.9, 4.1, 4.5, 5.0, 6.0]
 SHADES = ("#0072B2", "#56B4E9", "#009E73", "#E69F00", "#D55E00")  # from the smallest epsilon to the largest
+STEPS, QUICK_STEPS = 120, 20
+#: How far the boundary that is found may lie from the predicted one, as a share of it.
+TOLERANCE = 0.02
 
 
-@dataclass(frozen=True)
-class StabilityResult:
-    """What was measured, and the files that show it."""
-
-    boundary: PhaseBoundary
-    runs: list[CoupledRun]
-    summary: pd.DataFrame
-    markdown: Path
-    figures: list[Path]
-
-
-def run(out: Path, quick: bool = False, seed: int = 0) -> StabilityResult:
-    """Measure both and write stability.md, boundary.csv, runs.csv, traces.csv and two figures into `out`."""
+def run(settings: Settings) -> Report:
+    """Measure the boundary on patches of images, train both systems at every epsilon; tables, pictures and what they say of the claims."""
     data = load_images("sample")
-    steps = 100 if quick else 1000
-    boundary = measure_phase_boundary(image_tokens(data.train.images, seed), RATIOS)
-    seeds = [seed] if quick else [seed, seed + 1, seed + 2]
+    train, test = (split.plain(torch.arange(len(split))) for split in (data.train, data.test))
+    steps = QUICK_STEPS if settings.quick else STEPS
+    boundary = measure_phase_boundary(image_tokens(train, 0), RATIOS)
     runs = [
-        train_coupled(system, optimizer, epsilon, data.train.images, data.test.images, steps=steps, seed=s)
+        train_coupled(system, optimizer, epsilon, train, test, steps=steps, seed=seed)
         for system in SYSTEMS
         for optimizer in OPTIMIZERS
         for epsilon in EPSILONS
-        for s in seeds
+        for seed in range(settings.seeds)
     ]
-    summary = summarise(runs)
-    figures = [
-        save(boundary_figure(boundary), out / "phase-boundary.png"),
-        *(
-            save(traces_figure([r for r in runs if r.system == system], len(seeds)), out / f"time-scales-{system}.png")
-            for system in SYSTEMS
-        ),
+    report = Report("stability", "when prototypes merge: temperature, and the learning rates of encoder and prototypes")
+    report.notes.append(f"boundary: 8 prototypes a hundred-thousandth apart, gradient flow on 500 patches of images of {data.name}")
+    report.notes.append(
+        f"trainings: {data.name}, K = {CODEBOOK_SIZE}, {steps} steps of 32 images, {settings.seeds} seeds; absolute: tokens as the encoder "
+        "gives them, T constant; relative: tokens normalised, T in units of their variance; epsilon: encoder rate over prototypes"
+    )
+    report.notes.append("collapsed: prototypes end within a hundredth of the tokens' scale of their nearest, or the loss diverges")
+    report.tables["Phase boundary"] = pd.DataFrame(
+        [
+            {"objective": name, "boundary T / lambda_max, predicted": a, "found": f"{boundary.found[name]:.3f}"}
+            for name, a in PREDICTED.items()
+        ]
+    )
+    report.tables["Growth rates"] = boundary.rates
+    report.tables["Two time scales"] = summarise(runs)
+    folder = settings.out / "stability"
+    report.figures.append(save(boundary_figure(boundary), folder / "phase-boundary.png"))
+    for system in SYSTEMS:
+        own = [r for r in runs if r.system == system]
+        report.figures.append(save(traces_figure(own, settings.seeds), folder / f"time-scales-{system}.png"))
+    history = traces(runs).to_csv(index=False)
+    write_atomically(folder / "traces.csv", lambda path: path.write_text(history, encoding="utf-8"))
+    report.claims += [*boundary_claims(boundary), time_scale_claim(runs)]
+    return report
+
+
+def boundary_claims(boundary: PhaseBoundary) -> list[Claim]:
+    """One claim per objective: is its boundary where it is predicted."""
+    notes = {"L_q": "full gradient", "F": "free energy: gradient with q held constant"}
+    return [
+        Claim(
+            f"collapse repels if T < {a:.0f} lambda_max(Cov z), for {name}",
+            f"{a:.0f}",
+            f"{boundary.found[name]:.3f} (rates measured at {len(RATIOS)} ratios, largest error {_largest_error(boundary, name):.1g})",
+            "agrees" if abs(boundary.found[name] - a) <= TOLERANCE * a else "disagrees",
+            notes[name],
+        )
+        for name, a in PREDICTED.items()
     ]
-    tables = {"boundary": boundary.rates, "runs": summary, "traces": traces(runs)}
-    for name, table in tables.items():
-        write_atomically(out / f"{name}.csv", lambda path, table=table: table.to_csv(path, index=False))
-    text = to_markdown(boundary, summary)
-    write_atomically(out / "stability.md", lambda path: path.write_text(text, encoding="utf-8"))
-    return StabilityResult(boundary, runs, summary, out / "stability.md", figures)
+
+
+def _largest_error(boundary: PhaseBoundary, name: str) -> float:
+    own = boundary.rates[boundary.rates["objective"] == name]
+    return float((own["measured"] - own["predicted"]).abs().max())
+
+
+def time_scale_claim(runs: list[CoupledRun]) -> Claim:
+    """epsilon <= 0.1 stable and 1.0 not: judged by the system that the condition is stated for, whose temperature is constant."""
+    slow = [r for r in runs if r.system == "absolute" and r.epsilon <= 0.1]
+    equal = [r for r in runs if r.system == "absolute" and r.epsilon == 1.0]
+    steady, unstable = not any(r.collapsed for r in slow), all(r.collapsed for r in equal)
+    verdict: Verdict = "agrees" if steady and unstable else "partly" if steady or unstable else "disagrees"
+    margins = ", ".join(
+        f"{optimizer} {np.mean([r.trace['margin'].iloc[-1] for r in equal if r.optimizer == optimizer]):.2g}" for optimizer in OPTIMIZERS
+    )
+    relative = [r for r in runs if r.system == "relative"]
+    return Claim(
+        "two time scales: epsilon <= 0.1 stable, 1.0 not",
+        "stable for epsilon <= 0.1, not for 1.0",
+        f"collapsed with constant T: {_share(slow)} at epsilon <= 0.1, {_share(equal)} at 1.0",
+        verdict,
+        f"margin at epsilon = 1 at the end: {margins}; with tokens normalised and T relative: {_share(relative)} over all epsilon",
+    )
+
+
+def _share(runs: list[CoupledRun]) -> str:
+    """How many collapsed, and the exact 95 % interval of the share."""
+    from scipy.stats import binomtest
+
+    count = sum(r.collapsed for r in runs)
+    bounds = binomtest(count, len(runs)).proportion_ci()
+    return f"{count} of {len(runs)} [{bounds.low:.2f}, {bounds.high:.2f}]"
 
 
 def image_tokens(images: torch.Tensor, seed: int, count: int = 500, patch: int = 4) -> torch.Tensor:
@@ -92,20 +140,6 @@ def traces(runs: list[CoupledRun]) -> pd.DataFrame:
     """All logged rows of all runs, long form."""
     parts = [r.trace.assign(system=r.system, optimizer=r.optimizer, epsilon=r.epsilon, run=i) for i, r in enumerate(runs)]
     return pd.concat(parts, ignore_index=True)
-
-
-def to_markdown(boundary: PhaseBoundary, summary: pd.DataFrame) -> str:
-    """Both tables as Markdown."""
-    lines = ["| objective | predicted boundary T / λ_max | found |", "|---|---:|---:|"]
-    lines += [f"| {name} | {a:.0f} | {boundary.found[name]:.3f} |" for name, a in PREDICTED.items()]
-    lines += ["", "| " + " | ".join(summary.columns) + " |", "|---|---|" + "---:|" * (len(summary.columns) - 2)]
-    for row in summary.itertuples(index=False):
-        lines.append("| " + " | ".join(value if isinstance(value, str) else _number(value) for value in row) + " |")
-    return "\n".join(lines) + "\n"
-
-
-def _number(value: float) -> str:
-    return "–" if math.isnan(value) else f"{value:.3g}"
 
 
 @styled

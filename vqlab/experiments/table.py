@@ -37,6 +37,7 @@ EXPERIMENTS: dict[str, Experiment] = {
         Experiment("text", "readout of frozen text encoders: clusters and classification"),
         Experiment("hierarchy", "stacks of readouts: compression against accuracy"),
         Experiment("collapse", "does a bank of prototypes, slots or latents merge in coupled training"),
+        Experiment("stability", "when prototypes merge: phase boundary and two time scales"),
         Experiment("scaling", "time and memory against self-attention"),
         Experiment("vq", "codebook use of DDCL and hard vector quantization on CIFAR-10"),
     )

@@ -39,10 +39,12 @@ class Plan:
 
 
 PLANS = {
-    "sst2": Plan(64, None, None, 32, 3),
-    "20news": Plan(64, 6000, 3000, 64, 3),
-    "imdb": Plan(128, 2500, 2500, 32, 2),
+    "sst2": Plan(64, 3000, None, 32, 3),
+    "20news": Plan(48, 2000, 1000, 64, 3),
+    "imdb": Plan(64, 600, 600, 32, 3),
 }
+#: Tokens that clusters of tokens are fitted on.
+TOKENS = 5000
 QUICK = Plan(24, 300, 200, 16, 2)
 METHODS = ("cls", "mean", "max", "attention", "slot", "perceiver", "netvlad", "kmeans", "ddcl")
 
@@ -93,7 +95,7 @@ def cluster_texts(features: Features, k: int, seeds: int, steps: int) -> Cluster
             as_labels(KMeans(k, n_init=10, random_state=seed).fit(train.numpy()).predict(test.numpy())) for seed in range(seeds)
         ],
     }
-    sample = features.train.states[torch.randperm(len(features.train.states), generator=torch.Generator().manual_seed(0))[:20000]].float()
+    sample = features.train.states[torch.randperm(len(features.train.states), generator=torch.Generator().manual_seed(0))[:TOKENS]].float()
     by_ddcl = [fit_ddcl(sample, k, seed, steps // 2).readout for seed in range(seeds)]
     found["DDCL on tokens, largest share of a text"] = [_vote(features.test, predict(fit, features.test.states), k) for fit in by_ddcl]
     by_kmeans = [MiniBatchKMeans(k, n_init=3, random_state=seed).fit(sample.numpy()) for seed in range(seeds)]
@@ -143,7 +145,7 @@ def run(settings: Settings) -> Report:
 
 
 def _one_collection(name: str, features: Features, settings: Settings, encoder: TextEncoder, report: Report) -> None:
-    plan, resamples = (QUICK, 20) if settings.quick else (PLANS[name], 200)
+    plan, resamples = (QUICK, 20) if settings.quick else (PLANS[name], 100)
     labels = as_labels(features.test.labels)
     tokens = len(features.train.states) + len(features.test.states)
     report.notes.append(
@@ -185,7 +187,7 @@ def _one_collection(name: str, features: Features, settings: Settings, encoder: 
     readout = fits["ddcl"][0].network.pooling
     assert isinstance(readout, DDCLReadout)
     found = prototype_tokens(readout, features.test, encoder, per_prototype=4)
-    report.tables[f"{name}: tokens nearest to each prototype, in context"] = found.head(48)
+    report.tables[f"{name}: tokens nearest to each prototype, in context"] = found
     report.figures.append(save(tokens_figure(found), settings.out / "text" / f"{name}-prototypes.png"))
     worst = min(min(fit.history["V"]) for fit in fits["ddcl"])
     error = max(

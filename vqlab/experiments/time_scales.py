@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from vqlab.assignment import covariance, critical_temperature, separation
-from vqlab.backbones import ConvConfig, build_backbone
+from vqlab.backbones import ConvConfig, ConvDecoder, ConvEncoder
 from vqlab.images import as_unit_images, to_network, to_unit
 from vqlab.metrics import psnr_per_image
 from vqlab.quantizers import DDCLCodebook, Quantizer
@@ -29,7 +29,7 @@ OPTIMIZERS: tuple[OptimizerName, ...] = ("SGD", "Adam")
 EPSILONS = (0.01, 0.1, 0.3, 1.0, 3.0)
 #: Learning rates of encoder and decoder.
 LEARNING_RATE: dict[OptimizerName, float] = {"SGD": 0.05, "Adam": 1e-3}
-DIM, TAU, LOSS_WEIGHT = 8, 0.1, 0.25
+DIM, TAU, LOSS_WEIGHT, CODEBOOK_SIZE = 8, 0.1, 0.25, 64
 
 
 class FixedTemperatureCodebook(DDCLCodebook):
@@ -80,7 +80,9 @@ class CoupledSystem(nn.Module):
             covariance_momentum=1.0,
         )
         self.quantizer = Quantizer(DIM, [book], normalize=relative)
-        self.encoder, self.decoder = build_backbone(DIM, ConvConfig(width=24, residual_blocks=1, residual_width=8), 3, not relative)
+        config = ConvConfig(width=24, residual_blocks=1, residual_width=8)
+        # Normalisation would take a bias away.
+        self.encoder, self.decoder = ConvEncoder(DIM, config, 3, latent_bias=not relative), ConvDecoder(DIM, config, 3)
 
     def tokens(self, images: Tensor) -> Tensor:
         """What enters the level: (n, dim)."""
@@ -103,7 +105,7 @@ def train_coupled(
     *,
     steps: int,
     seed: int,
-    codebook_size: int = 64,
+    codebook_size: int = CODEBOOK_SIZE,
     batch: int = 32,
     log_every: int = 10,
 ) -> CoupledRun:

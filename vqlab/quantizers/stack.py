@@ -74,6 +74,10 @@ class Quantizer(nn.Module):
         tokens = math.prod(grid)
         return [0 if self.topology == "cascade" and level + 1 < self.num_levels else tokens for level in range(self.num_levels)]
 
+    def cell_ids(self, indices: Tensor) -> list[Tensor]:
+        """The ids of each level, each token once: (b, h, w, levels) or (b, n, levels) -> one (b, ...) for each level that is given."""
+        return list(indices.unbind(-1))
+
     @property
     def is_soft(self) -> bool:
         """Whether training decodes soft mixtures that differ from what ids decode to."""

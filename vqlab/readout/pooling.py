@@ -5,7 +5,7 @@ All of them ignore padding. Those with a bank of learned vectors (slots, latents
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import torch
 from torch import Tensor, nn
@@ -161,7 +161,7 @@ class NetVLADPool(Pool):
         return nn.functional.normalize(self.slots(tokens, mask).flatten(1), dim=-1)
 
 
-POOLINGS: Mapping[str, type[Pool]] = {
+POOLINGS: Mapping[str, Callable[..., Pool]] = {
     "cls": ClsPool,
     "mean": MeanPool,
     "max": MaxPool,

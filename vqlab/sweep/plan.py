@@ -18,11 +18,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from vqlab.config import TrainConfig
 from vqlab.errors import VqlabError
 from vqlab.quantizers import CODEBOOKS
+from vqlab.storage import read_yaml
 from vqlab.tokenizer import Tokenizer
 
 KEYS = {"base", "settings", "axes"}
@@ -119,11 +118,7 @@ def _list(value: Any) -> list[Any]:
 
 
 def _read(path: Path) -> dict[str, Any]:
-    try:
-        content = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise VqlabError(f"cannot read {path}: {' '.join(str(error).split())}") from error
-    return _mapping(path, "the file", content)
+    return _mapping(path, "the file", read_yaml(path))
 
 
 def _merge(into: dict[str, Any], values: dict[str, Any]) -> None:

@@ -41,7 +41,7 @@ class EncodeOptions:
     Args:
         batch_size: images of one size that are encoded together, fewer where they are large.
         shard_size: images per shard.
-        workers: threads that read and decode image files.
+        workers: threads that read and decode image files; 0: none, each is read when it is asked for.
         strict: stop at the first image that cannot be encoded, instead of reporting it.
         bf16: autocast to bfloat16 (faster on some devices; some ids differ).
     """
@@ -53,9 +53,9 @@ class EncodeOptions:
     bf16: bool = False
 
     def __post_init__(self) -> None:
-        for name in ("batch_size", "shard_size", "workers"):
-            if getattr(self, name) < 1:
-                raise VqlabError(f"{name} must be at least 1, got {getattr(self, name)}")
+        for name, least in (("batch_size", 1), ("shard_size", 1), ("workers", 0)):
+            if getattr(self, name) < least:
+                raise VqlabError(f"{name} must be at least {least}, got {getattr(self, name)}")
 
 
 @dataclass(frozen=True)

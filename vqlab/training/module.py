@@ -88,8 +88,7 @@ class TokenizerModule(L.LightningModule):
 
     def record(self, out: QuantizerOutput, figures: dict[str, Tensor]) -> None:
         """Add one batch to the figures of the epoch and of the latest step."""
-        for i, level in enumerate(self.train_levels):
-            level.update(out, i)
+        self.train_levels.update(self.tokenizer.quantizer, out)
         self.latest = figures
         self.latest_parts = out.parts
         self.train_means.update(self.latest, 1)

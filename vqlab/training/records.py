@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import io
-import json
 import math
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,8 +18,11 @@ from vqlab.config import TrainConfig
 from vqlab.data import ImageData
 from vqlab.errors import VqlabError
 from vqlab.images import as_unit_images
-from vqlab.storage import write_atomically, write_json
+from vqlab.storage import read_json, write_atomically, write_json
 from vqlab.tokenizer import Tokenizer
+
+#: Bytes of the largest data.json that is read: it lists every image that cannot be read.
+MAX_DATA_BYTES = 256 * 2**20
 
 
 @dataclass(frozen=True)
@@ -65,10 +67,10 @@ class RunFolder:
         file = self.path / "data.json"
         if not data.fingerprint or not file.is_file():
             return
-        try:
-            before = json.loads(file.read_text(encoding="utf-8"))["fingerprint"]
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            raise VqlabError(f"cannot read {file}: {error}") from error
+        content = read_json(file, MAX_DATA_BYTES, f"there is no file {file}")
+        if not isinstance(content, dict) or "fingerprint" not in content:
+            raise VqlabError(f"{file} does not say which images the run was started with")
+        before = content["fingerprint"]
         if before != data.fingerprint:
             raise VqlabError(
                 f"the images of {self.config.data} are not those that {self.path} was started with: files were added or removed"

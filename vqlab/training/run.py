@@ -14,7 +14,6 @@ from typing import Any
 
 import lightning as L
 import torch
-import yaml
 from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.strategies import DDPStrategy
 
@@ -24,6 +23,7 @@ from vqlab.data import BatchLoader, ImageData, load_images
 from vqlab.errors import VqlabError
 from vqlab.evaluation import check_sides
 from vqlab.quantizers import NonFiniteError
+from vqlab.storage import read_yaml
 from vqlab.tokenizer import Tokenizer
 from vqlab.training.callbacks import EpochRecorder, TrainingBar
 from vqlab.training.checkpoint import LastCheckpoint, RandomState, SafeCheckpointIO, StoppedEarly, check_checkpoint, stop_on_signal
@@ -149,10 +149,7 @@ def train(config: TrainConfig, *, resume: bool = False, command: str | None = No
 def load_run_config(path: Path) -> TrainConfig:
     """The configuration that a run folder was made with, under the name and place the folder has now."""
     file = path / "config.yaml"
-    try:
-        content = yaml.safe_load(file.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise VqlabError(f"cannot read {file}: {error}") from error
+    content = read_yaml(file)
     if not isinstance(content, dict) or not isinstance(content.get("run") or {}, dict):
         raise VqlabError(f"{file} is not a run's configuration")
     content["name"] = path.name
@@ -242,7 +239,7 @@ def _loaders(config: TrainConfig, data: ImageData, processes: World) -> tuple[Ba
 def _callbacks(config: TrainConfig, recorder: EpochRecorder, checkpoint: LastCheckpoint) -> list[Callback]:
     callbacks: list[Callback] = [recorder, PictureLogger(recorder.preview), RandomState(), checkpoint]
     if config.optim.ema_decay:
-        callbacks.insert(1, WeightAverage(config.optim.ema_decay))  # after what saves the tokenizer, before the checkpoint
+        callbacks.insert(2, WeightAverage(config.optim.ema_decay))  # after what saves and shows the tokenizer, before the checkpoint
     if config.run.progress:
         callbacks.append(TrainingBar(refresh_rate=20))
     return callbacks

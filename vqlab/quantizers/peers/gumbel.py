@@ -86,6 +86,7 @@ class GumbelCodebook(Codebook):
         self.schedule.prepare(total_steps)
 
     def freeze(self, frozen: bool = True) -> None:
+        super().freeze(frozen)
         for parameter in self.codebook_parameters():
             parameter.requires_grad_(not frozen)
 

@@ -51,6 +51,7 @@ class ImplicitCodebook(Codebook):
         return LevelOutput(quantized, snapped.indices, loss, {name: x.detach() for name, x in {"distortion": distortion, **parts}.items()})
 
     def freeze(self, frozen: bool = True) -> None:
+        super().freeze(frozen)
         for parameter in self.codebook_parameters():
             parameter.requires_grad_(not frozen)
 

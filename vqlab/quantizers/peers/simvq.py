@@ -46,11 +46,15 @@ class SimVQCodebook(Codebook):
 
     def forward(self, z: Tensor) -> LevelOutput:
         """Nearest codes: (n, dim) float32 -> LevelOutput with parts distortion (mean squared distance) and commitment (per dimension)."""
+        if not z.shape[0]:  # the library cannot
+            zero = z.new_zeros(())
+            return LevelOutput(z, z.new_zeros(0, dtype=torch.int64), zero, {"distortion": zero, "commitment": zero})
         quantized, indices, loss = (out[0] if out.dim() else out for out in self.simvq(z[None]))
         commitment = (z - quantized).detach().square().mean()
         return LevelOutput(quantized, indices, loss, {"distortion": commitment * self.dim, "commitment": commitment})
 
     def freeze(self, frozen: bool = True) -> None:
+        super().freeze(frozen)
         self.simvq.code_transform.requires_grad_(not frozen)
 
     def codebook_parameters(self) -> list[nn.Parameter]:

@@ -65,6 +65,7 @@ class SoftVQCodebook(Codebook):
         return nearest(nn.functional.normalize(z, dim=-1), self.codes)
 
     def freeze(self, frozen: bool = True) -> None:
+        super().freeze(frozen)
         self.embedding.requires_grad_(not frozen)
 
     def codebook_parameters(self) -> list[nn.Parameter]:

@@ -84,7 +84,7 @@ def hard_chain_distances(quantizer: Quantizer, features: Tensor, ids: Tensor) ->
     for level, book in enumerate(quantizer.codebooks):
         code = book.lookup(flat[:, level])
         parts.append((rest - code).square().sum(-1))
-        rest = rest - code if quantizer.topology == "residual" else code
+        rest = code if quantizer.topology == "cascade" else rest - code
     return torch.stack(parts, -1).view(ids.shape)
 
 
