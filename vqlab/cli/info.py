@@ -85,7 +85,8 @@ def _run(path: Path) -> dict[str, Any]:
         if not isinstance(summary, dict) or not isinstance(summary.get("test", {}), dict):
             raise VqlabError(f"{path / 'summary.json'} is not the summary of a run")
         facts |= {name: summary[name] for name in ("name", "epochs", "seconds", "command") if name in summary}
-        facts |= {name: value for name, value in summary.get("test", {}).items() if name in _FIGURES}
+        figures = {name.removeprefix("test/"): value for name, value in summary.get("test", {}).items()}
+        facts |= {name: value for name, value in figures.items() if name in _FIGURES}
     facts["checkpoint"] = (path / "checkpoints" / "last.ckpt").is_file()
     return facts | (_tokenizer(path / "tokenizer") if (path / "tokenizer" / CONFIG_NAME).is_file() else {})
 
