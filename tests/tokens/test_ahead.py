@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from vqlab.data import ImageFileError
-from vqlab.tokens.ahead import read_ahead
+from vqlab.tokens.ahead import _Budget, read_ahead
 from vqlab.tokens.batches import batches_of_one_size
 
 
@@ -86,3 +86,19 @@ def test_many_sizes_do_not_wait_for_ever() -> None:
         held += batch.bytes
         most = max(most, number)
     assert held == 3 * sum(range(1, 200))
+
+
+def test_the_next_image_has_room_though_later_ones_have_filled_the_budget() -> None:
+    budget = _Budget(1)
+    budget.add(5)  # of place 1, whose thread was quicker
+    thread = threading.Thread(target=budget.wait, args=(0,), daemon=True)
+    thread.start()
+    thread.join(5)
+    assert not thread.is_alive()
+    late = threading.Thread(target=budget.wait, args=(2,), daemon=True)
+    late.start()
+    late.join(0.05)
+    assert late.is_alive()
+    budget.close()
+    late.join(5)
+    assert not late.is_alive()

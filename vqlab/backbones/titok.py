@@ -83,7 +83,7 @@ class TitokEncoder(nn.Module):
             raise ValueError(f"this encoder reads images of {size}x{size}, got {images.shape[2]}x{images.shape[3]}")
         patches = self.patches(images).flatten(2).mT
         patches = patches + grid_positions(self.config.grid, self.config.grid, self.config.width, images.device).to(patches.dtype)
-        queries = self.queries.to(patches.dtype).expand(len(images), -1, -1)
+        queries = self.queries.to(patches.dtype).expand(images.shape[0], -1, -1)
         out = self.blocks(torch.cat([patches, queries], 1))
         return self.head(self.norm(out[:, -self.config.tokens :]))
 
@@ -111,6 +111,6 @@ class TitokDecoder(nn.Module):
         tokens = self.enter(latents)
         tokens = tokens + self.places.to(tokens.dtype)
         masks = self.mask + grid_positions(grid, grid, self.config.width, latents.device)
-        out = self.blocks(torch.cat([masks.to(tokens.dtype).expand(len(latents), -1, -1), tokens], 1))
+        out = self.blocks(torch.cat([masks.to(tokens.dtype).expand(latents.shape[0], -1, -1), tokens], 1))
         patches = self.head(self.norm(out[:, : grid * grid])).mT.unflatten(2, (grid, grid))
         return self.smooth(F.pixel_shuffle(patches, self.config.patch_size))

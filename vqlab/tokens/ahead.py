@@ -16,16 +16,26 @@ class _Budget:
     """Bytes of results that nobody has fetched yet."""
 
     def __init__(self, limit: int) -> None:
-        self._limit, self._held, self._changed, self._closed = limit, 0, threading.Condition(), False
+        self._limit, self._held, self._fetched, self._changed, self._closed = limit, 0, 0, threading.Condition(), False
 
-    def wait(self) -> None:
-        """Until there is room. Whoever waits comes after all that is held, so that fetching in order always makes room."""
+    def wait(self, place: int) -> None:
+        """Until there is room for the result at this place of the order.
+
+        The one to be fetched next has room always: later ones may have filled the budget before it came to ask.
+        """
         with self._changed:
-            self._changed.wait_for(lambda: self._held < self._limit or self._closed)
+            self._changed.wait_for(lambda: self._held < self._limit or place <= self._fetched or self._closed)
 
     def add(self, size: int) -> None:
         with self._changed:
             self._held += size
+            self._changed.notify_all()
+
+    def fetched(self, size: int) -> None:
+        """The next result has been taken out."""
+        with self._changed:
+            self._held -= size
+            self._fetched += 1
             self._changed.notify_all()
 
     def close(self) -> None:
@@ -57,8 +67,8 @@ def read_ahead(
         return
     held = _Budget(budget)
 
-    def work(number: int) -> Tensor | str:
-        held.wait()
+    def work(place: int, number: int) -> Tensor | str:
+        held.wait(place)
         result = read_or_reason(read, number)
         held.add(_size(result))
         return result
@@ -69,12 +79,12 @@ def read_ahead(
     def fetch() -> tuple[int, Tensor | str]:
         number, future = waiting.popleft()
         result = future.result()
-        held.add(-_size(result))
+        held.fetched(_size(result))
         return number, result
 
     try:
-        for number in numbers:
-            waiting.append((number, pool.submit(work, number)))
+        for place, number in enumerate(numbers):
+            waiting.append((number, pool.submit(work, place, number)))
             if len(waiting) > depth:
                 yield fetch()
         while waiting:

@@ -46,7 +46,9 @@ class Atlas:
 
 @torch.no_grad()
 def build_atlases(tokenizer: Tokenizer, images: Tensor, batch_size: int = 250) -> list[Atlas]:
-    """One atlas per level from uint8 images (n, 3, h, w)."""
+    """One atlas per level from uint8 images (n, 3, h, w); none without a quantizer."""
+    if not tokenizer.quantizer.codebooks:
+        return []
     chunks = progress(images.split(batch_size), "atlas", total=-(-len(images) // batch_size))
     passes = [_tokens(tokenizer, chunk) for chunk in chunks]
     ids = torch.cat([p[0] for p in passes])  # (n, h, w, levels) or (n, tokens, levels)
