@@ -218,7 +218,7 @@ def test_being_frozen_is_part_of_the_state(kind: str) -> None:
     level.freeze(False)
     other.load_state_dict(level.state_dict())
     assert not other.frozen
-    other(torch.randn(60, 4) + 5)
-    other.after_step()
-    # Free again: an optimizer trains it, or it follows the tokens by itself.
-    assert [p for p in other.parameters() if p.requires_grad] or not torch.equal(other.codes.detach(), before)
+    assert [p.requires_grad for p in other.parameters()] == [p.requires_grad for p in book(kind).parameters()]
+    if hasattr(other, "initialised"):  # starts from data
+        other(torch.randn(60, 4) + 5)
+        assert not torch.equal(other.codes.detach(), before)

@@ -45,8 +45,8 @@ def build_codebook(settings: Any, dim: int) -> Codebook:
     try:
         check_types(settings, typing.get_type_hints(cls.__init__))
         return cls(dim, **settings)
-    except (ValueError, TypeError) as error:
-        raise VqlabError(f"quantizer {kind!r}: {error}") from error
+    except (ValueError, TypeError, RuntimeError) as error:  # sizes beyond what torch can count end in errors of many lines
+        raise VqlabError(f"quantizer {kind!r}: {(str(error).splitlines() or [type(error).__name__])[0]}") from error
 
 
 def build_quantizer(dim: int, settings: dict[str, Any]) -> Quantizer:
