@@ -18,18 +18,14 @@ BOTH = pytest.mark.parametrize("assign", [soft_assign_reference, soft_assign])
 
 def tokens(n: int = 13, k: int = 7, d: int = 5, seed: int = 0) -> tuple[Tensor, Tensor]:
     draw = torch.Generator().manual_seed(seed)
-    return torch.randn(n, d, generator=draw, dtype=torch.float64), torch.randn(
-        k, d, generator=draw, dtype=torch.float64
-    )
+    return torch.randn(n, d, generator=draw, dtype=torch.float64), torch.randn(k, d, generator=draw, dtype=torch.float64)
 
 
 def slow(z: Tensor, p: Tensor, temperature: float) -> dict[str, list]:
     """Everything by plain Python sums, from the definitions only."""
     n, (k, d) = len(z), p.shape
     zs, ps = z.tolist(), p.tolist()
-    rows: dict[str, list] = {
-        name: [] for name in ("q", "mu", "v", "ols", "l_q", "entropy", "log_partition", "index", "mean_square")
-    }
+    rows: dict[str, list] = {name: [] for name in ("q", "mu", "v", "ols", "l_q", "entropy", "log_partition", "index", "mean_square")}
     for i in range(n):
         distance = [sum((zs[i][c] - ps[j][c]) ** 2 for c in range(d)) for j in range(k)]
         least = min(distance)
@@ -100,9 +96,7 @@ def test_jacobian_of_the_centroid_is_two_over_t_times_covariance(assign: Assign)
     temperature = 0.6
     q = torch.tensor(slow(z, p, temperature)["q"], dtype=torch.float64)
     for i in range(3):
-        jacobian = torch.autograd.functional.jacobian(lambda x: assign(x, p, temperature).centroid[0], z[i : i + 1])[
-            :, 0
-        ]
+        jacobian = torch.autograd.functional.jacobian(lambda x: assign(x, p, temperature).centroid[0], z[i : i + 1])[:, 0]
         mean = q[i] @ p
         cov = torch.stack([q[i, j] * torch.outer(p[j] - mean, p[j] - mean) for j in range(len(p))]).sum(0)
         torch.testing.assert_close(jacobian, 2 / temperature * cov)
@@ -159,9 +153,7 @@ def test_hot_limit_is_the_mean_prototype_and_the_variance_of_the_codebook(assign
 
 
 @BOTH
-@pytest.mark.parametrize(
-    "temperature", [0, 0.0, -1.0, -1e-9, math.nan, math.inf, torch.tensor(0.0), torch.tensor(-2.0)]
-)
+@pytest.mark.parametrize("temperature", [0, 0.0, -1.0, -1e-9, math.nan, math.inf, torch.tensor(0.0), torch.tensor(-2.0)])
 def test_refused_temperatures(assign: Assign, temperature: object) -> None:
     with pytest.raises(ValueError, match="temperature must be a positive finite number"):
         assign(*tokens(), temperature)

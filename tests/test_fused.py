@@ -48,9 +48,7 @@ def test_equals_the_reference_for_any_block(block: int, n: int, k: int, d: int) 
     seed=st.integers(0, 99),
     log_temperature=st.floats(-3, 4),
 )
-def test_equals_the_reference_for_any_sizes(
-    n: int, k: int, d: int, block: int, seed: int, log_temperature: float
-) -> None:
+def test_equals_the_reference_for_any_sizes(n: int, k: int, d: int, block: int, seed: int, log_temperature: float) -> None:
     z, p = draw(n, k, d, seed, torch.float64)
     temperature = 10.0**log_temperature
     assert_same(soft_assign(z, p, temperature, block), soft_assign_reference(z, p, temperature), rtol=1e-7, atol=1e-8)
@@ -100,9 +98,7 @@ def test_float16_and_bfloat16_are_computed_in_float32() -> None:
     for dtype in (torch.float16, torch.bfloat16):
         got = soft_assign(z.to(dtype) * 100, p.to(dtype) * 100, 3.0)
         assert got.centroid.dtype == torch.float32
-        assert_same(
-            got, soft_assign_reference(z.to(dtype).float() * 100, p.to(dtype).float() * 100, 3.0), rtol=1e-2, atol=30.0
-        )
+        assert_same(got, soft_assign_reference(z.to(dtype).float() * 100, p.to(dtype).float() * 100, 3.0), rtol=1e-2, atol=30.0)
     with torch.autocast("cpu", dtype=torch.bfloat16):
         assert_same(soft_assign(z, p, 0.5), soft_assign_reference(z.double(), p.double(), 0.5), rtol=1e-5, atol=1e-5)
 
@@ -129,10 +125,7 @@ def test_gradients_equal_the_references_for_all_outputs_together() -> None:
             torch.tensor(0.3, dtype=torch.float64, requires_grad=True),
         ]
         out = assign(*inputs)
-        scalar = sum(
-            (i + 1) * (getattr(out, name) * torch.cos(getattr(out, name).detach())).sum()
-            for i, name in enumerate(FIELDS)
-        )
+        scalar = sum((i + 1) * (getattr(out, name) * torch.cos(getattr(out, name).detach())).sum() for i, name in enumerate(FIELDS))
         grads.append(torch.autograd.grad(scalar, inputs))
     for mine, reference in zip(*grads, strict=True):
         torch.testing.assert_close(mine, reference)

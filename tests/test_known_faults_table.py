@@ -171,6 +171,7 @@ FAULTS: dict[str, tuple[str, ...]] = {
     ),
 }
 
+
 @cache
 def functions(file: str) -> frozenset[str]:
     """Names of the test functions in a file below tests/."""

@@ -177,9 +177,7 @@ def test_forward_agrees_with_encode_and_decode(tokenizer: Tokenizer) -> None:
     torch.testing.assert_close(out.reconstruction, tokenizer.decode(out.quantizer.quantized))
     assert out.reconstruction.dtype == torch.float32
     if not tokenizer.quantizer.is_soft:
-        torch.testing.assert_close(
-            out.reconstruction.clamp(0, 1), tokenizer.decode_indices(out.quantizer.indices), rtol=1e-4, atol=1e-5
-        )
+        torch.testing.assert_close(out.reconstruction.clamp(0, 1), tokenizer.decode_indices(out.quantizer.indices), rtol=1e-4, atol=1e-5)
 
 
 @KINDS
@@ -360,9 +358,7 @@ def test_a_loaded_tokenizer_goes_on_training(kind: str, tmp_path: Path) -> None:
     assert torch.equal(again(batch).quantizer.loss, tokenizer.train()(batch).quantizer.loss)
 
 
-def test_nothing_but_tensors_and_plain_types(
-    tokenizer: Tokenizer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_nothing_but_tensors_and_plain_types(tokenizer: Tokenizer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tokenizer.save_pretrained(tmp_path)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["config.json", "model.safetensors"]
 

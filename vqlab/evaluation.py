@@ -35,7 +35,9 @@ class LevelMetrics(nn.Module):
     def __init__(self, book: Codebook) -> None:
         super().__init__()
         self.usage = CodebookUsage(book.codebook_size)
-        self.soft_usage = SoftUsage(book.codebook_size) if book.is_soft else None
+        self.is_soft = book.is_soft
+        # The assignment that the entropies of a hard quantizer's loss look at counts too, without figures of its own.
+        self.soft_usage = SoftUsage(book.codebook_size) if book.is_soft or "mean_entropy" in book.part_names else None
         self.parts = WeightedMeans(book.part_names)
 
     def update(self, out: QuantizerOutput, level: int, ids: Tensor) -> None:
@@ -43,7 +45,7 @@ class LevelMetrics(nn.Module):
         tokens, parts, mean_assignment = ids.numel(), out.parts[level], out.mean_assignment[level]
         self.usage.update(ids)
         if self.soft_usage is not None and mean_assignment is not None:
-            self.soft_usage.update(mean_assignment, parts["entropy"], tokens)
+            self.soft_usage.update(mean_assignment, parts["entropy" if self.is_soft else "token_entropy"], tokens)
         self.parts.update(parts, tokens)
 
     def compute(self) -> dict[str, float]:
@@ -53,9 +55,13 @@ class LevelMetrics(nn.Module):
         parts = {name: float(value) for name, value in self.parts.compute().items()}
         if self.soft_usage is not None:
             soft = {name: float(value) for name, value in self.soft_usage.compute().items()}
-            figures |= soft
-            if "usage_penalty" in parts:  # log K - H of the whole pass: a mean of batch values would depend on the batch size
+            if self.is_soft:
+                figures |= soft
+            # H(mean_n q_n) of the whole pass: a mean of batch values would depend on the batch size.
+            if "usage_penalty" in parts:
                 parts["usage_penalty"] = math.log(self.usage.codebook_size) - math.log(soft["soft_perplexity"])
+            if "mean_entropy" in parts:
+                parts["mean_entropy"] = math.log(soft["soft_perplexity"])
         return figures | parts
 
     def metrics(self) -> Iterator[Metric]:

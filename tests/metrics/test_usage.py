@@ -183,9 +183,7 @@ def test_soft_use_against_slow_float64_reference() -> None:
     mean = [sum(row[k] for row in q.tolist()) / len(q) for k in range(32)]
     entropies = [-sum(p * math.log(p) for p in row if p > 0) for row in q.tolist()]
     result = soft.compute()
-    assert result["soft_perplexity"].item() == pytest.approx(
-        math.exp(-sum(p * math.log(p) for p in mean if p > 0)), rel=1e-10
-    )
+    assert result["soft_perplexity"].item() == pytest.approx(math.exp(-sum(p * math.log(p) for p in mean if p > 0)), rel=1e-10)
     assert result["assignment_perplexity"].item() == pytest.approx(math.exp(sum(entropies) / len(entropies)), rel=1e-10)
     assert 1 < result["assignment_perplexity"] < result["soft_perplexity"] < 32
 

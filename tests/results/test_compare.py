@@ -50,9 +50,7 @@ def test_files_and_figures_of_the_table(make_run, tmp_path: Path):
     assert first["codebook_size"] == "512 / 128"
     assert first["bits_per_image"] == "1,024"
     assert first["psnr_hard"] == f"{ddcl['test/hard/psnr'].iloc[-1]:.2f}"
-    assert first["utilization_first"] == " / ".join(
-        f"{100 * ddcl[f'test/level{level}/utilization'].iloc[0]:.1f}" for level in (1, 2)
-    )
+    assert first["utilization_first"] == " / ".join(f"{100 * ddcl[f'test/level{level}/utilization'].iloc[0]:.1f}" for level in (1, 2))
     last = dict(zip(HEADINGS, cells[2], strict=True))
     assert (last["codebook_size"], last["psnr_soft"], last["perplexity_last"]) == ("–", "–", "–")
 

@@ -81,7 +81,8 @@ class TimmEncoder(nn.Module):
             raise VqlabError(f"timm encoders read 3 colour channels, not {channels}")
         self.model_name, self.config = model, config
         self.body = _create(model, config)
-        (self.factor,), (width,) = self.body.feature_info.reduction(), self.body.feature_info.channels()
+        stages: Any = self.body.feature_info
+        (self.factor,), (width,) = stages.reduction(), stages.channels()
         normalisation = timm.data.resolve_model_data_config(self.body)
         # On the scale of [-1, 1], which encoders read.
         self.register_buffer("mean", 2 * torch.tensor(normalisation["mean"]).view(3, 1, 1) - 1)

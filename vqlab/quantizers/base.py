@@ -17,7 +17,7 @@ class LevelOutput:
     """One level of a quantizer.
 
     quantized: what this level hands on, tokens (n, d).  indices: nearest codes (n,) int64.
-    parts: named scalar figures of this level (detached).  mean_assignment: mean_n q_n (k,), only for soft quantizers.
+    parts: named scalar figures of this level (detached).  mean_assignment: mean_n q_n (k,), only where the level has one.
     """
 
     quantized: Tensor
@@ -34,7 +34,7 @@ class QuantizerOutput:
     quantized: same shape as the input.  indices: (b, h, w, levels) for maps, (b, n, levels) for sequences, int64; in
     `eval()` equal to `encode`'s, while training by the batch's own normalisation where `encode` takes the running one.
     loss: scalar to add to the task's loss.  parts: one dict of named scalars per level.
-    mean_assignment: mean_n q_n (k,) per level, None for hard levels.  prefixes: the quantized map decoded from the first 1, 2, ... levels.
+    mean_assignment: mean_n q_n (k,) per level, None where a level has none.  prefixes: the quantized map decoded from the first 1, 2, ... levels.
     """
 
     quantized: Tensor

@@ -14,6 +14,7 @@ are computed in blocks.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -99,7 +100,7 @@ class LFQCodebook(ImplicitCodebook):
         if self.entropy_weight:
             loss = loss + self.entropy_weight * (token_entropy - self.diversity * mean_entropy)
         parts = {"commitment": commitment, "token_entropy": token_entropy, "mean_entropy": mean_entropy}
-        return self.level_output(z, snapped, loss, parts)
+        return replace(self.level_output(z, snapped, loss, parts), mean_assignment=soft.mean_assignment.detach())
 
     def settings(self) -> dict[str, Any]:
         return {
