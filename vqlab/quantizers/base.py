@@ -34,7 +34,8 @@ class QuantizerOutput:
     quantized: same shape as the input.  indices: (b, h, w, levels) for maps, (b, n, levels) for sequences, int64; in
     `eval()` equal to `encode`'s, while training by the batch's own normalisation where `encode` takes the running one.
     loss: scalar to add to the task's loss.  parts: one dict of named scalars per level.
-    mean_assignment: mean_n q_n (k,) per level, None where a level has none.  prefixes: the quantized map decoded from the first 1, 2, ... levels.
+    mean_assignment: mean_n q_n (k,) per level, None where a level has none.
+    prefixes: the quantized map decoded from the first 1, 2, ... levels.
     """
 
     quantized: Tensor
