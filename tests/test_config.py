@@ -96,7 +96,7 @@ nan, inf = float("nan"), float("inf")
         ({"lr": nan}, "lr must be positive"),
         ({"lr": inf}, "lr must be positive"),
         ({"seed": -1}, "seed"),
-        ({"lr": "fast"}, "configuration:"),
+        ({"lr": "fast"}, "lr must be of type float"),
         ({"conv": {"width": 0}}, "width"),
         ({"conv": {"downsamplings": 1.5}}, "downsamplings"),
         ({"optim": {"epsilon": 0.0}}, "optim.epsilon"),

@@ -266,13 +266,14 @@ def test_a_few_steps_learn_one_batch(kind: str) -> None:
     settings = config(kind, (32,))
     settings["encoder"].update(width=32, residual_width=16)
     tokenizer = Tokenizer(settings).train()
-    tokenizer.quantizer.prepare(80)
+    steps = 160 if kind == "gumbel" else 80  # samples are noisy
+    tokenizer.quantizer.prepare(steps)
     optimizer = torch.optim.Adam([p for p in tokenizer.parameters() if p.requires_grad], lr=5e-3)
     # Running statistics and averages catch up while the encoder comes to rest.
-    schedule = torch.optim.lr_scheduler.PolynomialLR(optimizer, total_iters=80, power=2)
+    schedule = torch.optim.lr_scheduler.PolynomialLR(optimizer, total_iters=steps, power=2)
     batch = torch.nn.functional.interpolate(torch.rand(8, 3, 1, 1), scale_factor=16)
     errors = []
-    for _ in range(80):
+    for _ in range(steps):
         out = tokenizer(batch)
         error = (out.reconstruction - batch).square().mean()
         optimizer.zero_grad()
@@ -402,9 +403,9 @@ def edit(folder: Path, *path: object, value: object) -> None:
         (
             ("tokenizer", "quantizer", "levels", 0, "codebook_size"),
             1024,
-            r"quantizer\.levels\.0\..* has shape \(16.*asks for \(1024",
+            r"quantizer\.levels\.0\..* has shape \(16.*asks for \(1024|weights (hold|lack) 'quantizer\.levels\.0\.project_in",
         ),
-        (("tokenizer", "quantizer", "codebook_dim"), 5, r"has shape .* asks for"),
+        (("tokenizer", "quantizer", "codebook_dim"), 5, r"has shape .* asks for|weights lack 'quantizer\.levels\.0\.project_in"),
         (("tokenizer", "latent_dim"), 7, r"has shape .* asks for"),
         (("tokenizer", "channels"), 1, r"coder.* has shape .* asks for"),
         (("tokenizer", "encoder", "width"), 16, r"has shape .* asks for"),
@@ -422,7 +423,7 @@ def edit(folder: Path, *path: object, value: object) -> None:
         (("tokenizer", "encoder"), "conv", "'encoder' must be a mapping of settings, got 'conv'"),
         (("tokenizer", "encoder"), {"width": 8}, "'encoder' needs a 'name'"),
         (("tokenizer", "quantizer", "topology"), "tree", "topology must be one of"),
-        (("tokenizer", "quantizer", "levels", 0, "kind"), "fsq", "unknown quantizer 'fsq'"),
+        (("tokenizer", "quantizer", "levels", 0, "kind"), "pq", "unknown quantizer 'pq'"),
         (("tokenizer", "quantizer", "levels", 0, "beta"), 1, "unknown setting 'beta'"),
         (("tokenizer", "quantizer", "levels", 0), 7, "mapping of settings"),
         (("tokenizer", "quantizer", "levels"), "all", "mapping of settings"),

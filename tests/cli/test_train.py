@@ -123,7 +123,7 @@ def test_saved_configuration_repeats_the_run(golden: Path, recorded: list[TrainC
         (["--codebook_size", "0"], "codebook_size must be at least 1"),
         (["--codebook_size", "[8, 8]"], "lists 2 levels, but levels is 1"),
         (["--levels", "2", "--topology", "cascade", "--codebook_size", "[8, 16]"], "must not grow"),
-        (["--quantizer", "pq"], "ddcl, vqvae, none"),
+        (["--quantizer", "pq"], "quantizer must be one of"),
         (["--vqvae.ema_decay", "0.9"], "--vqvae.ema_decay is set, but the quantizer is ddcl"),
         (["--quantizer", "vqvae", "--ddcl.tau_end", "0.1"], "--ddcl.tau_end is set, but the quantizer is vqvae"),
         (["--quantizer", "none", "--vqvae.update", "gradient"], "--vqvae.update is set, but the quantizer is none"),
@@ -219,6 +219,12 @@ def test_help_fits_on_two_screens(capsys: pytest.CaptureFixture[str]) -> None:
     assert text.count("\n") <= 120
     for option in ("quantizer", "encoder", "data", "codebook_size", "levels", "epochs", "batch_size", "lr", "seed", "name", "resume"):
         assert re.search(rf"--{option}\b", text), option
+    assert "--bsq.*  " in text
+    assert "--bsq.diversity" not in text
+    with pytest.raises(SystemExit) as caught:
+        train_main(["--help_all"])
+    assert caught.value.code == 0
+    assert "--bsq.diversity" in capsys.readouterr().out
 
 
 # -- whole runs -----------------------------------------------------------------------------------------------------------------------

@@ -57,7 +57,7 @@ def test_step_minima() -> None:
 def test_config_file_is_read_back(make_config: Any, tmp_path: Path) -> None:
     config = make_config(levels=2, codebook_size=[16, 8], ddcl={"tau_end": 0.01})
     RunFolder(tmp_path, config, "python train.py").write_config()
-    assert TrainConfig.from_dict(yaml.safe_load((tmp_path / "config.yaml").read_text())) == config
+    assert TrainConfig.from_dict(yaml.safe_load((tmp_path / "config.yaml").read_text())) == config.resolved()
 
 
 @pytest.mark.parametrize("quantizer", ["ddcl", "vqvae", "none"])

@@ -492,7 +492,7 @@ def test_temperature_advances_once_per_optimizer_step(make_config: Any, few_imag
 
 def test_accumulation_equals_one_batch_of_the_sum(make_config: Any, few_images: ImageData, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without augmentation and batch statistics, two micro-batches of 4 train like one batch of 8, moving averages included."""
-    monkeypatch.setattr("vqlab.data.loader.random_crop_flip", lambda images, generator: images)
+    monkeypatch.setattr("vqlab.data.arrays.random_crop_flip", lambda images, generator: images)
     settings = {"quantizer": "vqvae", "vqvae": {"init": "random", "revival_threshold": 0.0}, "normalize_latents": False}
     runs = [
         train(make_config(name="whole", batch_size=8, **settings), max_steps=4),

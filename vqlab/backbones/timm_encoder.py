@@ -68,7 +68,7 @@ class TimmConfig:
 class TimmEncoder(nn.Module):
     """Images to a grid of vectors by a timm model: (b, 3, h, w) on [-1, 1] -> (b, dim, h / factor, w / factor).
 
-    model: its name in timm.  latent_bias: whether the last convolution has a bias.
+    model: its name in timm.  latent_bias: whether the last convolution has a bias. ValueError for sizes that the model does not read.
     Raises VqlabError for a model that timm does not have, settings that it does not know, or one without a feature grid.
     """
 
@@ -94,7 +94,10 @@ class TimmEncoder(nn.Module):
             self.body.eval()
 
     def forward(self, images: Tensor) -> Tensor:
-        (features,) = self.body((images - self.mean) / self.std)
+        try:
+            (features,) = self.body((images - self.mean) / self.std)
+        except AssertionError as error:  # how timm refuses sizes
+            raise ValueError(f"{self.model_name} does not read images of {images.shape[2]}x{images.shape[3]}: {_first(error)}") from error
         grid = (images.shape[2] // self.factor, images.shape[3] // self.factor)
         if features.shape[2:] != grid and features.shape[1:3] == grid:
             features = features.movedim(-1, 1)  # some families have channels last

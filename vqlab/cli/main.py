@@ -23,7 +23,7 @@ from vqlab.cli.release import RELEASE
 from vqlab.cli.reproduce import REPRODUCE
 from vqlab.cli.sample import SAMPLE
 from vqlab.cli.sweep import SWEEP
-from vqlab.cli.train import DESCRIPTION, add_train_arguments, run_train
+from vqlab.cli.train import DESCRIPTION, TrainHelp, add_train_arguments, run_train
 from vqlab.errors import VqlabError
 from vqlab.quantizers import NonFiniteError
 
@@ -43,7 +43,9 @@ def build_parser() -> ArgumentParser:
     parser = new_parser("Train, compare and use image tokenizers.", "vqlab COMMAND ...", "vqlab")
     parser.add_argument("--version", action="version", version=f"vqlab {__version__}")
     commands = parser.add_subcommands(dest="command")
-    commands.add_subcommand("train", train_parser("vqlab train"), help="train a tokenizer")
+    train = train_parser("vqlab train")
+    commands.add_subcommand("train", train, help="train a tokenizer")
+    train.formatter_class = TrainHelp  # the line before has set the parent's
 
     for command in COMMANDS:
         commands.add_subcommand(command.name, command_parser(command), help=command.help)

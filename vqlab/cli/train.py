@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import shlex
 import sys
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from jsonargparse import ActionConfigFile, ArgumentParser, Namespace
 
 from vqlab.backbones import ConvConfig, TimmConfig, TitokConfig, ViTConfig
+from vqlab.cli.formatting import BriefHelp, HelpAll
 from vqlab.config import OptimConfig, RunConfig, TrainConfig
 from vqlab.data import FilesConfig
 from vqlab.errors import VqlabError
@@ -34,8 +36,19 @@ SECTIONS: dict[str, tuple[type, str]] = {
 }
 
 
+class TrainHelp(BriefHelp):
+    """What most runs change in full, the rest by name."""
+
+    brief: ClassVar[Mapping[str, str]] = {
+        **{SECTIONS[name][1]: name for name in ("timm", "titok", "vit", "files", "loss")},
+        **{f"quantizer {kind}": kind for kind in CODEBOOKS if kind not in ("ddcl", "vqvae")},
+    }
+
+
 def add_train_arguments(parser: ArgumentParser) -> None:
     """All options of a training run: the short ones first, everything else by dotted key, grouped."""
+    parser.formatter_class = TrainHelp
+    parser.add_argument("--help_all", action=HelpAll, help="show every option")
     parser.add_argument("--config", action=ActionConfigFile, help="YAML file of options; later options win")
     parser.add_argument("--resume", type=Path | None, default=None, help="go on with the run in this folder; takes no other option")
     parser.add_class_arguments(TrainConfig, skip={"codebook", *SECTIONS}, fail_untyped=True)
@@ -50,7 +63,7 @@ def add_train_arguments(parser: ArgumentParser) -> None:
 def config_from_options(options: Namespace, defaults: Namespace) -> TrainConfig:
     """The checked configuration; VqlabError where settings that have no effect on it were changed."""
     content: dict[str, Any] = options.as_dict()
-    for name in ("config", "resume"):
+    for name in ("config", "resume", "help_all"):
         content.pop(name, None)
     for kind in CODEBOOKS:
         if kind == content["quantizer"]:
