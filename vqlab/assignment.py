@@ -22,6 +22,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from vqlab.precision import without_autocast
+
 
 @dataclass(frozen=True)
 class SoftAssignment:
@@ -83,7 +85,7 @@ def log_assignments(z: Tensor, p: Tensor, temperature: Tensor | float) -> Tensor
     """
     check_temperature(temperature)
     dtype = torch.promote_types(z.dtype, torch.float32)
-    with torch.autocast(z.device.type, enabled=False):
+    with without_autocast(z.device):
         z, p = z.to(dtype), p.to(dtype)
         centre = p.detach().mean(0)
         zc, pc = z - centre, p - centre

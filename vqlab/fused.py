@@ -19,6 +19,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from vqlab.assignment import SoftAssignment, check_temperature
+from vqlab.precision import without_autocast
 
 LN_2 = math.log(2.0)
 
@@ -285,7 +286,7 @@ def soft_assign(z: Tensor, p: Tensor, temperature: Tensor | float, block: int | 
     """
     check_temperature(temperature)
     dtype = torch.promote_types(z.dtype, torch.float32)
-    with torch.autocast(z.device.type, enabled=False):
+    with without_autocast(z.device):
         z, p = z.to(dtype), p.to(dtype)
         t = torch.as_tensor(temperature, dtype=dtype, device=z.device)
         n, k = z.shape[0], p.shape[0]
@@ -302,7 +303,7 @@ def nearest(z: Tensor, p: Tensor, block: int | None = None) -> Tensor:
     Equal to float64's choice except on exact ties, whatever offset tokens and prototypes share.
     """
     dtype = torch.promote_types(z.dtype, torch.float32)
-    with torch.autocast(z.device.type, enabled=False):
+    with without_autocast(z.device):
         z, p = z.to(dtype), p.to(dtype)
         n, k = z.shape[0], p.shape[0]
         centre = p.mean(0)

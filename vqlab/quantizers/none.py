@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from vqlab.precision import without_autocast
 from vqlab.quantizers.base import QuantizerOutput
 from vqlab.quantizers.latents import LatentSpace
 from vqlab.quantizers.stack import Quantizer
@@ -23,7 +24,7 @@ class NoQuantizer(Quantizer):
         self.levels = torch.nn.ModuleList()
 
     def forward(self, x: Tensor) -> QuantizerOutput:
-        with torch.autocast(x.device.type, enabled=False):
+        with without_autocast(x.device):
             quantized = self._leave(self._enter(x), x)
             grid = x.shape[2:] if x.dim() == 4 else x.shape[1:2]
             indices = torch.empty(x.shape[0], *grid, 0, dtype=torch.int64, device=x.device)

@@ -21,6 +21,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from vqlab.precision import without_autocast
 from vqlab.quantizers.base import Codebook, QuantizerOutput
 from vqlab.quantizers.stack import Quantizer
 
@@ -52,7 +53,7 @@ class PyramidQuantizer(Quantizer):
     # -- the three operations ---------------------------------------------------------------------------------------------------
 
     def forward(self, x: Tensor) -> QuantizerOutput:
-        with torch.autocast(x.device.type, enabled=False):
+        with without_autocast(x.device):
             z = self._enter_map(x)
             # base: the codes of the levels so far.  left: what they left of z.
             base, left, outputs, prefixes, ids = torch.zeros_like(z), z, [], [], []
@@ -85,7 +86,7 @@ class PyramidQuantizer(Quantizer):
     @torch.no_grad()
     def encode(self, x: Tensor, levels: int | None = None) -> Tensor:
         levels = self._check_levels(levels)
-        with torch.autocast(x.device.type, enabled=False):
+        with without_autocast(x.device):
             z = self._enter_map(x, update=False)
             base, ids = torch.zeros_like(z), []
             for l, level in enumerate(self.codebooks[:levels]):

@@ -19,6 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from vqlab.precision import without_autocast
 from vqlab.quantizers.base import Codebook, LevelOutput, QuantizerOutput, check_tokens
 from vqlab.quantizers.latents import LatentSpace
 
@@ -87,7 +88,7 @@ class Quantizer(nn.Module):
 
     def forward(self, x: Tensor) -> QuantizerOutput:
         """Quantize with gradients: (b, dim, h, w) or (b, n, dim) -> QuantizerOutput, in float32 also under autocast."""
-        with torch.autocast(x.device.type, enabled=False):
+        with without_autocast(x.device):
             z = self._enter(x)
             # base: the codes of the levels so far.  rest: what they left of z.
             outputs, base, rest, prefixes = [], torch.zeros_like(z), z, []
@@ -133,7 +134,7 @@ class Quantizer(nn.Module):
         Raises ValueError unless 1 <= levels <= num_levels.
         """
         levels = self._check_levels(levels)
-        with torch.autocast(x.device.type, enabled=False):
+        with without_autocast(x.device):
             return self._as_grid(self._hard_chain(self._enter(x, update=False), levels), x)
 
     def decode_indices(self, indices: Tensor) -> Tensor:
@@ -144,7 +145,7 @@ class Quantizer(nn.Module):
         if indices.dim() not in (3, 4):
             raise ValueError(f"indices must be (b, h, w, levels) or (b, n, levels), got shape {tuple(indices.shape)}")
         levels = self._check_levels(indices.shape[-1])
-        with torch.autocast(indices.device.type, enabled=False):
+        with without_autocast(indices.device):
             codes = [level.lookup(indices[..., i]) for i, level in enumerate(self.codebooks[:levels])]
             out = self.space.leave(codes[-1] if self.topology == "cascade" else torch.stack(codes).sum(0))
         return out.movedim(-1, 1) if indices.dim() == 4 else out
@@ -158,7 +159,7 @@ class Quantizer(nn.Module):
         While the encoder learns fast its running statistics lag behind; before an evaluation this brings them up to date.
         Source: Wu and Johnson, "Rethinking 'Batch' in BatchNorm" (arXiv:2105.07576), section 3 (precise statistics).
         """
-        with torch.autocast(x.device.type, enabled=False):
+        with without_autocast(x.device):
             self.space.calibrate(self._tokens(x))
 
     def after_step(self) -> None:

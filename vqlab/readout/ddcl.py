@@ -18,10 +18,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from vqlab.assignment import log_assignments
+from vqlab.precision import without_autocast
 from vqlab.quantizers.base import check_tokens
 from vqlab.quantizers.ddcl import DDCLCodebook
 from vqlab.quantizers.latents import LatentSpace
@@ -78,7 +78,7 @@ class DDCLReadout(nn.Module):
         if tokens.dim() == 3 and tokens.shape[2] != self.dim:
             raise ValueError(f"expected tokens of width {self.dim}, got shape {tuple(tokens.shape)}")
         packing = packing_of(tokens, mask)
-        with torch.autocast(tokens.device.type, enabled=False):
+        with without_autocast(tokens.device):
             x = packing.pack(tokens).float()
             if self.training:
                 check_tokens("tokens of the readout", x.detach())

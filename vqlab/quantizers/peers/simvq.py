@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from vqlab.fused import nearest
 from vqlab.quantizers.base import Codebook, LevelOutput
 from vqlab.quantizers.peers.library import load_library
 
@@ -42,6 +43,8 @@ class SimVQCodebook(Codebook):
         return self.simvq.codebook
 
     def encode(self, z: Tensor) -> Tensor:
+        if torch.compiler.is_exporting():  # the library's search is for a fixed number of tokens
+            return nearest(z, self.codes)
         return self.simvq(z[None])[1][0] if z.shape[0] else z.new_zeros(0, dtype=torch.int64)
 
     def forward(self, z: Tensor) -> LevelOutput:
